@@ -42,7 +42,7 @@ class PlainBm25:
 
 
 class Fts5:
-    """SQLite's FTS5 with the Porter stemmer: any word of the question, by its bm25()."""
+    """SQLite's FTS5 with the Porter stemmer: turns with a word of the question, by its bm25()."""
 
     name = "FTS5, porter"
 

@@ -1,11 +1,13 @@
 """`python -m bench.paraphrases`: how well sentences that say a thing in other words are listed.
 
-The pairs of `bench/data/paraphrases.toml` are in five languages, half of them no paraphrase. Things
-and their translations stay together: the first four things of each language are one half, the
-others the other one. A threshold is chosen on one half and measured on the other; then the halves
-change sides. Pairs of which half are paraphrases are far from a memory, where nearly every sentence
-is about something else. So each half chooses by the best F1 among the thresholds by which at most
-ten of 1,000 sentences of longtalk's users are listed, over the things in English.
+The pairs of `bench/data/paraphrases.toml` are in five languages, and half of them are no
+paraphrase. Things and their translations stay together: the first four things of each language are
+one half, and the others are the other half. A threshold is chosen on one half and measured on the
+other; then the halves change sides.
+
+Half of the pairs are paraphrases, but in a memory nearly every sentence is about something else. So
+only thresholds are allowed by which at most ten of 1,000 sentences of longtalk's users are listed,
+over the things in English. Of these each half chooses the threshold with the best F1.
 """
 
 import argparse
@@ -100,7 +102,7 @@ def score(pairs: Iterable[Pair], threshold: float) -> Score:
 
 
 def best_threshold(pairs: Sequence[Pair], allowed: Iterable[float] = THRESHOLDS) -> float:
-    """Return the allowed threshold with the best F1, the greater one of two."""
+    """Return the allowed threshold with the best F1; of equal ones the greatest."""
     return max(allowed, key=lambda threshold: (score(pairs, threshold).f1, threshold))
 
 

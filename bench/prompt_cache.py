@@ -7,8 +7,8 @@ The model is scripted; its server counts what a real one of each kind would take
   earlier prompt. Most chat templates put the tools behind the system message.
 - OpenAI: the beginning that equals an earlier prompt, in steps of 128 tokens from 1,024 on. Tools
   come first.
-- Anthropic: what an earlier request marked, found at a mark of this request or in the 20 blocks
-  before it. Tools come first.
+- Anthropic: the longest beginning that an earlier request marked. The server looks for it at the
+  marks of this request, and in the 20 blocks before each mark. Tools come first.
 
 Tokens are estimated: four characters are one.
 """

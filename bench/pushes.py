@@ -31,7 +31,7 @@ _LIMIT = {"limit": 2_000_000}
 class Push:
     """One request that is sent again and again.
 
-    Its method, path and body, and whether the answers are read.
+    `is_read` says whether the answers are read.
     """
 
     name: str

@@ -77,7 +77,7 @@ def search(of: World, limit: int) -> Outcome:
 
 
 def measure(report: Report) -> None:
-    """Report what all indexes have, and what caches of several sizes reach."""
+    """Report the size of all indexes, and the hit rates of caches of several sizes."""
     report.begin(f"{AGENTS:,} agents of {ORGANIZATIONS:,} organizations")
     of = world()
     by_organization = np.bincount(of.organizations, of.sizes, ORGANIZATIONS)

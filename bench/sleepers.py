@@ -23,7 +23,7 @@ _BLOCKS = [
 
 
 async def sleeptime_costs(server: Server, turns: int = TURNS) -> list[Figure]:
-    """Measure the median wall time of a turn with a sleeping agent, divided by that without."""
+    """Measure a turn's median wall time with a sleeping agent, divided by that without one."""
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
         agents = [await _create(client, server, has_sleeptime=is_on) for is_on in (False, True)]
         walls: list[list[float]] = [[], []]

@@ -53,7 +53,7 @@ async def measure(course: Server, plain: Server) -> list[Figure]:
         agents = [await create_agent(to_plain, plain) for _ in range(STUDENTS)]
         students = [_Student(f"student-{number}") for number in range(STUDENTS)]
         of_plain, of_streamed, of_course = _Cost(), _Cost(), _Cost()
-        # The kinds alternate, so that all of them meet the same load of the machine.
+        # The kinds alternate, so that all of them run under the same load of the machine.
         for _ in range(EACH):
             await of_plain.add(plain, *(send(to_plain, plain, agent, "hello") for agent in agents))
             await of_streamed.add(

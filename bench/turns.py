@@ -1,6 +1,7 @@
 """The cost of a turn over HTTP.
 
-It has wall time, processor time of the server, and turns a second with many agents at once.
+The bench measures wall time, processor time of the server, and turns a second with many agents at
+once.
 """
 
 import asyncio
@@ -13,7 +14,8 @@ import httpx2
 from bench.servers import Server
 
 _FRESH_AFTER = 6
-TURNS_AN_AGENT = 3  # so windows of about 10 messages have 8 to 14
+# After three turns a window of about 10 messages has 8 to 14.
+TURNS_AN_AGENT = 3
 _BLOCKS = [
     {"label": "persona", "value": "You keep what people tell you. " * 20},
     {"label": "human", "value": "Her name is Ada."},

@@ -87,38 +87,33 @@ async def open_runtime(
     models = open_models(settings, providers, plugins, extra_models)
     indexes = plugins.vector_indexes(settings)
     kinds = plugins.memory_remotes()
-    store = await asyncio.to_thread(open_store, settings)
-    await asyncio.to_thread(sweep, *folders_of(settings))
-    models.learned.keep_in(settings.data_dir)
-    indexes |= await pgvector.index_of(store)
-    runtime = Runtime(
-        settings=settings,
-        store=store,
-        models=models,
-        toolbox=toolbox,
-        plugins=plugins,
-        sandbox=sandbox,
-        indexes=indexes,
-        remotes=kinds,
-        wire=ApiFormat(),
-    )
-    opened_features = AsyncExitStack()
-    try:
-        if settings.message_vectors not in ("native", *indexes):
-            raise Invalid(
-                f"RICORDO_MESSAGE_VECTORS names {settings.message_vectors}, which is not set up. "
-                "Set it up, or remove the setting."
-            )
-        # On SQLite no other server can hold these runs. On PostgreSQL another server may hold them.
-        closed = await store.write(close_expired if settings.postgres_url else close_all)
-        if closed:
-            log.warning("closed runs that a stopped server left open", extra={"runs": len(closed)})
-        if tables := plugins.tables():
-            await store.write(lambda tx: create_tables(tx, tables))
-        await store.write(lambda tx: sync_all_tools(tx, toolbox))
-        if not (settings.data_dir / SECRET_FILE).exists():
-            await _require_unneeded_secret(store, settings)
-        await asyncio.to_thread(load_secret, settings.data_dir)
+    # From here on each opened part is closed, in the reverse order, whatever fails.
+    async with AsyncExitStack() as opened:
+        store = await asyncio.to_thread(open_store, settings)
+        opened.push_async_callback(store.close)
+        opened.push_async_callback(models.close)
+        await asyncio.to_thread(sweep, *folders_of(settings))
+        models.learned.keep_in(settings.data_dir)
+        indexes |= await pgvector.index_of(store)
+        runtime = Runtime(
+            settings=settings,
+            store=store,
+            models=models,
+            toolbox=toolbox,
+            plugins=plugins,
+            sandbox=sandbox,
+            indexes=indexes,
+            remotes=kinds,
+            wire=ApiFormat(),
+        )
+        opened.push_async_callback(runtime.organization_providers.close)
+        for index in indexes.values():
+            opened.push_async_callback(index.close)
+        opened_features = await opened.enter_async_context(AsyncExitStack())
+        opened.push_async_callback(sandbox.close)
+        opened.push_async_callback(toolbox.close)
+        opened.push_async_callback(finish_turns, runtime)
+        await _prepare_database(runtime)
         for name, open_feature in plugins.openings():
             runtime.features[name] = await opened_features.enter_async_context(
                 open_feature(runtime)
@@ -137,16 +132,32 @@ async def open_runtime(
             return
         async with background_work(runtime, handlers, address=settings.postgres_url):
             yield runtime
-    finally:
-        await finish_turns(runtime)
-        await toolbox.close()
-        await sandbox.close()
-        await opened_features.aclose()
-        for index in indexes.values():
-            await index.close()
-        await runtime.organization_providers.close()
-        await models.close()
-        await store.close()
+
+
+async def _prepare_database(runtime: Runtime) -> None:
+    """Close runs of stopped servers, create tables of plugins, and store the tools.
+
+    Raises:
+        Invalid: The setting of the vectors of messages names no index.
+        Unavailable: The secret key for encrypted data is missing.
+    """
+    settings = runtime.settings
+    store = runtime.store
+    if settings.message_vectors not in ("native", *runtime.indexes):
+        raise Invalid(
+            f"RICORDO_MESSAGE_VECTORS names {settings.message_vectors}, which is not set up. "
+            "Set it up, or remove the setting."
+        )
+    # On SQLite no other server can hold these runs. On PostgreSQL another server may hold them.
+    closed = await store.write(close_expired if settings.postgres_url else close_all)
+    if closed:
+        log.warning("closed runs that a stopped server left open", extra={"runs": len(closed)})
+    if tables := runtime.plugins.tables():
+        await store.write(lambda tx: create_tables(tx, tables))
+    await store.write(lambda tx: sync_all_tools(tx, runtime.toolbox))
+    if not (settings.data_dir / SECRET_FILE).exists():
+        await _require_unneeded_secret(store, settings)
+    await asyncio.to_thread(load_secret, settings.data_dir)
 
 
 async def _require_unneeded_secret(store: Store, settings: Settings) -> None:

@@ -94,7 +94,10 @@ class Unavailable(RicordoError):
 
 
 class DatabaseFailed(Unavailable):
-    """The database is down, full, read-only or damaged; `kind` says which."""
+    """The database is down, full, read-only or damaged; `kind` says which.
+
+    Code that catches Unavailable as the failure of another server raises this error again first.
+    """
 
     def __init__(self, message: str, kind: DatabaseFailure = "down") -> None:
         super().__init__(message)

@@ -658,7 +658,7 @@ CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     calls_past_the_gate,
 )
 
-# --- the house ---
+# --- the package ---
 
 
 @pytest.fixture(scope="module")
@@ -692,23 +692,23 @@ def code_lines(module: Module) -> int:
 
 
 @pytest.mark.parametrize("door", ["ag_ui", "a2a", "memory_tool"])
-def test_a_protocol_of_other_programs_is_a_thin_adapter(house: list[Module], door: str) -> None:
+def test_a_protocol_adapter_is_small(house: list[Module], door: str) -> None:
     sizes = [code_lines(module) for module in house if module.feature == door]
     assert 100 < sum(sizes) <= 300
 
 
-def test_a_module_imports_only_from_its_left(house: list[Module]) -> None:
+def test_a_module_imports_only_from_layers_to_its_left(house: list[Module]) -> None:
     assert wrong_directions(house) == []
 
 
 @pytest.mark.parametrize("check", CHECKS[1:])
-def test_the_package_is_in_order(
+def test_the_package_follows_the_architecture_rules(
     check: Callable[[list[Module]], list[str]], house: list[Module]
 ) -> None:
     assert check(house) == [], check.__doc__
 
 
-def test_few_imports_of_our_own_are_late(house: list[Module]) -> None:
+def test_few_own_imports_are_inside_functions(house: list[Module]) -> None:
     late = [
         imported
         for module in house
@@ -727,14 +727,14 @@ def committed() -> list[str]:
     return [name for name in listed if name and (ROOT / name).is_file()]
 
 
-def test_the_repository_holds_what_is_listed_and_nothing_that_a_run_left_behind() -> None:
+def test_the_repository_has_only_listed_names_and_no_server_files() -> None:
     """A page's example once wrote its database and secret key here, and both were committed."""
     names = committed()
     assert {name.split("/")[0] for name in names} - ROOT_NAMES == set()
     assert [name for name in names if SERVER_FILES.search(name)] == []
 
 
-def test_no_file_holds_a_path_of_its_authors_machine_or_an_address_of_a_package_index() -> None:
+def test_no_file_contains_a_local_path_or_a_package_index_address() -> None:
     """Such paths and index addresses break on other machines."""
     faults, read = [], 0
     for name in committed():
@@ -803,7 +803,7 @@ def inside_imports(source: str) -> set[str]:
     return {name for name in names if re.match(r"ricordo\.", name) and not OUTSIDE.match(name)}
 
 
-def test_only_listed_tests_import_the_inside_and_none_is_listed_in_vain() -> None:
+def test_only_listed_tests_import_internals_and_every_entry_is_needed() -> None:
     tests = ROOT / "tests"
     # Parsing all tests takes seconds. So only unlisted tests that import `ricordo.` are parsed.
     found = {
@@ -966,13 +966,13 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_bad_module_is_found(check: Callable[[list[Module]], list[str]]) -> None:
+def test_each_check_finds_a_bad_module(check: Callable[[list[Module]], list[str]]) -> None:
     for sources, expected in BAD[check]:
         (fault,) = check(modules_of(sources))
         assert expected in fault
 
 
-def test_a_good_house_is_left_alone() -> None:
+def test_a_good_package_has_no_faults() -> None:
     sources = {
         "__init__.py": "__version__ = '1'\nif TYPE_CHECKING:\n    from ricordo.llm import chat\n",
         "settings.py": "import os\nfrom ricordo.errors import Invalid\n",
@@ -993,7 +993,7 @@ def test_a_good_house_is_left_alone() -> None:
     assert {check.__name__: faults for check in CHECKS if (faults := check(good))} == {}
 
 
-def test_foreign_words_are_found_and_near_ones_are_left_alone() -> None:
+def test_local_paths_and_index_addresses_are_found() -> None:
     slash = "/"
     paths = (f"see {slash}work/main", f'"{slash}root/.cache"', f"={slash}work")
     for bad in (
@@ -1015,7 +1015,7 @@ def test_foreign_words_are_found_and_near_ones_are_left_alone() -> None:
         assert foreign_words(good) == [], good
 
 
-def test_imports_of_the_inside_are_found() -> None:
+def test_imports_of_internals_are_found() -> None:
     for bad in (
         "from ricordo.storage import blocks",
         "import ricordo.api.guard",

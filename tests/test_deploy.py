@@ -59,7 +59,7 @@ def test_hadolint_finds_nothing_in_the_containerfile() -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_the_image_is_rootless_has_a_volume_a_choice_of_base_and_no_address_of_an_index() -> None:
+def test_the_image_has_no_root_user_a_volume_and_a_configurable_base() -> None:
     assert instructions("USER") == ["10001:10001"]
     assert "--owner=10001 --group=10001" in CONTAINERFILE
     (volume,) = instructions("VOLUME")
@@ -74,7 +74,7 @@ def test_the_image_is_rootless_has_a_volume_a_choice_of_base_and_no_address_of_a
     assert "://" not in CONTAINERFILE
 
 
-def test_what_the_image_copies_exists_and_is_let_in() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     copied = {
         path for line in instructions("COPY") if "--from" not in line for path in line.split()[:-1]
     }
@@ -93,7 +93,7 @@ def test_what_the_image_copies_exists_and_is_let_in() -> None:
     ] == []
 
 
-def test_each_compose_file_adds_to_the_first_and_names_only_what_exists() -> None:
+def test_each_compose_file_extends_the_first_and_names_only_existing_files() -> None:
     assert set(COMPOSE) == {
         f"compose{kind}.yaml" for kind in ("", ".postgres", ".ollama", ".open-webui")
     }
@@ -124,7 +124,7 @@ def test_each_compose_file_adds_to_the_first_and_names_only_what_exists() -> Non
         assert set(re.findall(r"deploy/(\S+\.yaml)", text)) <= set(COMPOSE)
 
 
-def test_the_first_compose_file_starts_only_with_a_key_and_the_settings_that_the_files_give_are_valid(
+def test_the_compose_files_require_a_key_and_give_valid_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = {
@@ -146,7 +146,7 @@ def test_the_first_compose_file_starts_only_with_a_key_and_the_settings_that_the
     )
 
 
-def test_the_unit_gives_the_server_time_to_stop_and_little_else() -> None:
+def test_the_unit_gives_the_server_time_to_stop_and_few_rights() -> None:
     parser = ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(UNIT)
@@ -174,7 +174,7 @@ def test_the_unit_gives_the_server_time_to_stop_and_little_else() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not on this machine")
-def test_systemd_reads_the_unit_without_a_complaint_and_finds_it_little_exposed(
+def test_systemd_accepts_the_unit_and_rates_its_exposure_low(
     tmp_path: Path,
 ) -> None:
     unit = tmp_path / "ricordo.service"
@@ -195,7 +195,7 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
         yield server
 
 
-def test_the_health_check_of_the_image_tells_a_server_that_answers_from_one_that_does_not(
+def test_the_images_health_check_fails_without_a_server(
     school: ServerInThread,
 ) -> None:
     check = json.loads(instructions("HEALTHCHECK")[0].partition("CMD ")[2])
@@ -285,7 +285,7 @@ def test_open_webui_lists_the_agents_and_streams_their_answers(
         assert sorted(map(str, said)) == ["And now?", "How is the weather?"]
 
 
-def test_open_webui_shows_what_is_proposed_and_sends_edits_and_stops(
+def test_open_webui_shows_proposals_and_sends_edits_and_stops(
     pipe: Any, school: ServerInThread
 ) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
@@ -339,7 +339,7 @@ def test_open_webui_shows_what_is_proposed_and_sends_edits_and_stops(
         ]
 
 
-def test_two_users_of_open_webui_are_two_users_here_and_a_chat_is_found_again(
+def test_two_users_of_open_webui_are_two_users_here_with_own_conversations(
     pipe: Any, school: ServerInThread
 ) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
@@ -354,7 +354,7 @@ def test_two_users_of_open_webui_are_two_users_here_and_a_chat_is_found_again(
         assert len(set(users.values())) == 2
 
 
-def test_titles_and_tags_reach_no_agent_and_what_fails_is_said_in_words(
+def test_title_requests_reach_no_agent_and_errors_are_explained(
     pipe: Any, school: ServerInThread
 ) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
@@ -378,7 +378,7 @@ def test_titles_and_tags_reach_no_agent_and_what_fails_is_said_in_words(
     )
 
 
-def test_the_link_stays_above_the_answer_and_text_like_an_event_is_text(
+def test_the_link_is_the_last_status_and_text_like_an_event_is_shown(
     pipe: Any, school: ServerInThread
 ) -> None:
     """Open WebUI shows only the last status.
@@ -415,7 +415,7 @@ def test_the_link_stays_above_the_answer_and_text_like_an_event_is_text(
         ([TimeoutError()], "open", "Proposed to remember: *The* harp … – decide at "),
     ],
 )
-def test_a_user_decides_in_the_chat_about_what_is_shown_whole(
+def test_a_user_decides_in_the_chat_about_a_completely_shown_proposal(
     pipe: Any, school: ServerInThread, answers: list[Any], status: str, said_last: str
 ) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
@@ -462,9 +462,7 @@ def test_a_user_decides_in_the_chat_about_what_is_shown_whole(
     assert [proposal["status"] for proposal in listed] == [status]
 
 
-def test_what_no_dialog_shows_whole_and_keys_that_may_not_decide_leave_the_link(
-    pipe: Any, school: ServerInThread
-) -> None:
+def test_a_link_is_shown_if_a_dialog_cannot_decide(pipe: Any, school: ServerInThread) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
         blocks = [{"label": "music", "value": "", "policy": "propose"}]
         agent = client.agents.create(model=MODEL, memory_blocks=blocks)  # type: ignore[list-item]
@@ -499,7 +497,7 @@ def test_what_no_dialog_shows_whole_and_keys_that_may_not_decide_leave_the_link(
         assert ("/ui/people/" in shown[-1]) == (key == service)
 
 
-def test_a_temporary_chat_is_answered_with_memory_and_leaves_nothing(
+def test_a_temporary_chat_is_answered_with_memory_and_not_stored(
     pipe: Any, school: ServerInThread
 ) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
@@ -528,7 +526,7 @@ def test_a_temporary_chat_is_answered_with_memory_and_leaves_nothing(
         assert not [row for row in database.iterdump() if "kanari" in row]
 
 
-def test_students_have_the_names_that_open_webui_knows(pipe: Any, school: ServerInThread) -> None:
+def test_users_get_their_names_from_open_webui(pipe: Any, school: ServerInThread) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
         agent = client.agents.create(model=MODEL)
 
@@ -544,7 +542,7 @@ def test_students_have_the_names_that_open_webui_knows(pipe: Any, school: Server
         assert http.get("/v1/users/open-webui:7f").json()["name"] == "Ada Lovelace"
 
 
-def test_a_pipe_without_a_server_says_so_in_the_list_of_models(
+def test_a_failed_connection_is_shown_in_the_list_of_models(
     pipe: Any, school: ServerInThread
 ) -> None:
     pipe.valves.API_KEY = "wrong"

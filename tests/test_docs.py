@@ -234,14 +234,14 @@ SHOWN = {
     "mcp-servers.md": (r"^notes \[\]$",),
     "memory.md": (
         r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",
-    ),  # without a server
+    ),  # runs without a server
     "embedded.md": (
         r'\A[^\n]*"My favourite tea is jasmine\."',
         r"^companion$",
         r"^\+.*I live in Turin\.",
         r"^20\d\d-\d\d-\d\d ada ",
         r"\nHer name is Ada\.\n\Z",
-    ),  # without a server
+    ),  # runs without a server
     "costs.md": (
         r"^turn [1-9]\d* [1-9]\d*$",
         r"^[1-9]\d* of 200000 until 20",
@@ -261,7 +261,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("page", SHOWN)
-def test_what_a_page_shows_is_what_happens(
+def test_the_programs_of_a_page_print_what_it_shows(
     reader: ServerInThread, run_python: Python, page: str
 ) -> None:
     said = run_python(program(page).replace(ADDRESS, reader.url))
@@ -270,7 +270,7 @@ def test_what_a_page_shows_is_what_happens(
     ] == [], said
 
 
-def test_what_the_page_on_streams_shows_is_what_happens(
+def test_the_programs_on_the_streams_page_print_what_it_shows(
     reader: ServerInThread, run_python: Python
 ) -> None:
     key, body, now = "ab" * 32, b'{"run_id":"run-1"}', int(time.time())
@@ -293,7 +293,7 @@ def test_what_the_page_on_streams_shows_is_what_happens(
     assert said.endswith("\nTrue False False False\n")
 
 
-def test_the_command_on_the_page_on_streams_prints_the_key_that_callbacks_are_signed_with(
+def test_the_command_on_the_streams_page_prints_the_signing_key_of_callbacks(
     tmp_path: Path, run_python: Python
 ) -> None:
     (command,) = blocks(page_text("streams.md"), "console")
@@ -309,7 +309,7 @@ def days_server(tmp_path: Path) -> Iterator[ServerInThread]:
         yield server
 
 
-def test_a_students_day_goes_as_its_page_tells(
+def test_the_programs_of_a_students_day_work_as_described(
     days_server: ServerInThread, tmp_path: Path, run_python: Python
 ) -> None:
     day, end = page_text("a-students-day.md").split("## The end")
@@ -338,7 +338,7 @@ def test_a_students_day_goes_as_its_page_tells(
     assert forgotten == "She likes proofs.\ndone\n"
 
 
-def test_a_school_has_keys_as_its_page_tells(tmp_path: Path, run_python: Python) -> None:
+def test_a_school_with_keys_works_as_described(tmp_path: Path, run_python: Python) -> None:
     _, page = page_text("a-students-day.md").split("## With keys")
     _start, clones = blocks(page, "bash")
     with serving(tmp_path / "data") as server:
@@ -356,7 +356,7 @@ def test_a_school_has_keys_as_its_page_tells(tmp_path: Path, run_python: Python)
             )
 
 
-def test_the_requests_on_the_page_on_clients_are_answered(
+def test_the_requests_on_the_connect_page_are_answered(
     reader: ServerInThread, tmp_path: Path
 ) -> None:
     commands = [
@@ -374,7 +374,7 @@ def test_the_requests_on_the_page_on_clients_are_answered(
     assert (tmp_path / "memory" / "human.md").read_text() == "Her name is Grace."
 
 
-def test_the_requests_on_the_page_on_formats_write_and_read_the_block_that_it_shows(
+def test_the_requests_on_the_formats_page_write_and_read_its_block(
     tmp_path: Path,
 ) -> None:
     text = page_text("block-formats.md")
@@ -389,8 +389,8 @@ def test_the_requests_on_the_page_on_formats_write_and_read_the_block_that_it_sh
     assert (tmp_path / "student.toml").read_text() == shown
 
 
-def test_pages_import_nothing_but_what_the_readme_installs() -> None:
-    """These are the standard library, the clients, and Ricordo's dependencies."""
+def test_pages_import_only_packages_that_the_readme_installs() -> None:
+    """Programs may import the standard library, the clients, and Ricordo's dependencies."""
     programs = (block for text in PAGES.values() for block in blocks(text, "python"))
     named = {
         name
@@ -402,7 +402,7 @@ def test_pages_import_nothing_but_what_the_readme_installs() -> None:
     assert named - sys.stdlib_module_names == known
 
 
-def test_every_route_that_is_named_exists(reader: ServerInThread) -> None:
+def test_every_route_in_the_docs_exists(reader: ServerInThread) -> None:
     known = {
         (method.upper(), re.sub(r"\{\w+\}", "{}", path))
         for path, item in reader.app.openapi()["paths"].items()
@@ -419,7 +419,7 @@ def test_every_route_that_is_named_exists(reader: ServerInThread) -> None:
     assert named - known == set()
 
 
-def test_every_type_and_rule_is_on_the_page_on_agents() -> None:
+def test_every_agent_type_and_rule_is_on_the_agents_page() -> None:
     text = page_text("agents.md")
     assert [
         name
@@ -428,7 +428,7 @@ def test_every_type_and_rule_is_on_the_page_on_agents() -> None:
     ] == []
 
 
-def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None:
+def test_the_status_page_lists_exactly_the_refused_fields() -> None:
     text = page_text("status.md")
     refused = {*ConversationFields.unsupported}
     rows = [line for line in text.splitlines() if line.startswith("|") and line.endswith("| 422 |")]
@@ -439,7 +439,7 @@ def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None
     assert (named & known) - refused == set()
 
 
-def test_the_page_on_settings_is_what_the_settings_say() -> None:
+def test_the_settings_page_lists_every_setting() -> None:
     """A failure shows the lines for docs/operate/settings.md."""
     rows = [
         f"| `{each.variable}` | {f'`{each.default}`' if each.default else ''} | {each.meaning} |"
@@ -450,26 +450,26 @@ def test_the_page_on_settings_is_what_the_settings_say() -> None:
     assert page == rows, "\n".join(rows)
 
 
-def test_every_make_target_that_is_named_exists() -> None:
+def test_every_make_target_in_the_docs_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:`|^)make ([a-z]+)", ALL, re.MULTILINE))
     assert {"run", "test"} <= named <= targets
 
 
-def test_every_command_that_is_named_exists() -> None:
+def test_every_command_in_the_docs_exists() -> None:
     named = set(re.findall(r"(?:`|bin/)ricordo ([a-z]+)", ALL))
     shown = CliRunner().invoke(app, ["--help"]).output
     assert named
     assert {name for name in named if not re.search(rf"\b{name}\b", shown)} == set()
 
 
-def test_every_command_within_a_sentence_has_its_options() -> None:
+def test_every_command_in_the_docs_has_its_options() -> None:
     """An example is `ricordo key create --user ada`.
 
     The test adds `--help`, so the command does nothing, and an unknown option is an error.
     """
     seen: dict[str, Any] = {}
-    command = get_command(app)  # making it is slow
+    command = get_command(app)  # slow to build
     pages = "\n".join(
         text
         for page, text in PAGES.items()
@@ -484,7 +484,7 @@ def test_every_command_within_a_sentence_has_its_options() -> None:
     assert {line: ran.output for line, ran in seen.items() if ran.exit_code != 0} == {}
 
 
-def test_every_setting_that_is_named_exists() -> None:
+def test_every_setting_in_the_docs_exists() -> None:
     known = {
         variable
         for kind in (Settings, ProviderSettings, *feature_settings())
@@ -511,7 +511,7 @@ def test_every_hook_is_documented() -> None:
     assert {hook for hook in HOOKS if f"`{hook}`" not in text} == set()
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_has_an_existing_target() -> None:
     missing = [
         f"{page.name}: {link}"
         for page, text in PAGES.items()
@@ -521,7 +521,7 @@ def test_every_link_leads_somewhere() -> None:
     assert missing == []
 
 
-def test_the_tour_shows_every_folder_and_file_of_the_package() -> None:
+def test_the_tour_lists_every_folder_and_file_of_the_package() -> None:
     (tree,) = blocks(page_text("tour.md"), "text")
     named = set(re.findall(r"^  ([a-z_]+(?:\.py|/))", tree, re.MULTILINE))
     here = {

@@ -85,14 +85,14 @@ def test_the_plugin_adds_its_tool_its_route_and_its_setting(
     assert "not a setting of Ricordo" not in done.stderr
 
 
-def test_a_wrong_setting_of_a_plugin_is_refused_by_its_name(
+def test_an_unknown_setting_of_a_plugin_is_refused_by_its_name(
     installed: Path, tmp_path: Path
 ) -> None:
     done = run(installed, tmp_path, RICORDO_COUNTDOWN_TIMEZON="Europe/Rome")
     assert "RICORDO_COUNTDOWN_TIMEZON is not a setting of Ricordo" in done.stderr
 
 
-def test_the_page_shows_the_plugin_whole() -> None:
+def test_the_page_shows_the_complete_plugin() -> None:
     shown = re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     files = {
         path.relative_to(PLUGIN).as_posix(): path.read_text("utf-8").strip()

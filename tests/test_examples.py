@@ -42,9 +42,7 @@ def said(command: list[str], folder: Path, **environment: str) -> str:
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not on this machine")
-def test_the_commands_of_curl_do_what_their_page_says(
-    server: ServerInThread, tmp_path: Path
-) -> None:
+def test_the_curl_commands_do_what_their_page_says(server: ServerInThread, tmp_path: Path) -> None:
     shown = said(["bash", "-euo", "pipefail", "-c", code("examples.md", "sh", server)], tmp_path)
     assert '"detail"' not in shown
     assert "data: [DONE]" in shown
@@ -55,7 +53,7 @@ def test_the_commands_of_curl_do_what_their_page_says(
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="Node is not on this machine")
-def test_the_program_in_javascript_talks_streams_and_is_told_what_is_wrong(
+def test_the_javascript_program_talks_streams_and_gets_an_error(
     server: ServerInThread, tmp_path: Path
 ) -> None:
     (tmp_path / "talk.mjs").write_text(code("examples.md", "js", server), "utf-8")
@@ -67,7 +65,7 @@ def test_the_program_in_javascript_talks_streams_and_is_told_what_is_wrong(
     )
 
 
-def test_agents_and_facts_come_over_from_an_old_server_from_mem0_and_from_open_webui(
+def test_agents_and_facts_are_imported_from_letta_mem0_and_open_webui(
     server: ServerInThread, tmp_path: Path
 ) -> None:
     page = (DOCS / "coming-from.md").read_text("utf-8")

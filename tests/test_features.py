@@ -93,7 +93,7 @@ def without(features: Sequence[str], folder: Path) -> None:
     )
 
 
-def test_every_folder_of_features_is_in_the_list_and_the_other_way_round() -> None:
+def test_the_list_names_exactly_the_folders_of_features() -> None:
     folders = {path.parent.name for path in PACKAGE.glob("features/*/__init__.py")}
     assert folders == set(FEATURES)
 
@@ -101,7 +101,7 @@ def test_every_folder_of_features_is_in_the_list_and_the_other_way_round() -> No
 # The suite starts two servers, each without half of the features. The long form starts one server
 # for each missing feature.
 @pytest.mark.parametrize("servers", [2, pytest.param(len(FEATURES), marks=pytest.mark.soak)])
-def test_the_server_starts_and_answers_without_any_feature(
+def test_the_server_starts_and_answers_without_features(
     tmp_path: Path, servers: int, helper: Helper
 ) -> None:
     groups = ["+".join(FEATURES[start::servers]) for start in range(servers)]
@@ -143,7 +143,7 @@ def needing(feature: str) -> list[str]:
         pytest.param(FEATURES, marks=pytest.mark.soak, id="all"),
     ],
 )
-def test_without_one_feature_the_server_starts_or_names_those_that_need_it(
+def test_without_one_feature_the_server_starts_or_names_its_dependents(
     tmp_path: Path, features: Sequence[str], helper: Helper
 ) -> None:
     for feature in features:
@@ -158,7 +158,7 @@ def test_without_one_feature_the_server_starts_or_names_those_that_need_it(
             assert done.stdout == f"talked without {feature}\n", done.stderr
 
 
-def test_each_feature_that_others_need_is_refused_before_any_hook_is_called() -> None:
+def test_a_missing_required_feature_is_reported_before_any_hook_is_called() -> None:
     for feature in FEATURES:
         rest = [name for name in FEATURES if name != feature]
         names = needing(feature)
@@ -173,12 +173,12 @@ def test_each_feature_that_others_need_is_refused_before_any_hook_is_called() ->
         assert not {command.module.split(".")[2] for command in commands} & set(names)
 
 
-def test_a_name_in_the_list_without_its_package_is_named() -> None:
+def test_a_listed_feature_without_its_package_is_named() -> None:
     with pytest.raises(Invalid, match="Feature nowhere is in the list of features"):
         load_plugins(["nowhere"])
 
 
-def test_what_is_missing_is_said_in_a_sentence_for_each() -> None:
+def test_missing_requirements_are_described_in_one_sentence_per_feature() -> None:
     plugins = [
         ("a", SimpleNamespace(requires=("x",))),
         ("b", SimpleNamespace(requires=("x",))),

@@ -171,7 +171,7 @@ class Stranger:
                 path = self._here / name[1].replace("~", str(self.home))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(block)
-        assert left == set(), f"{page.name} does not have these any more"
+        assert left == set(), f"{page.name} no longer contains these entries of NOT_RUN"
         self._end_prompt()
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> list[str]:
@@ -244,7 +244,7 @@ class Stranger:
     def _serve(self, command: str) -> None:
         port = next((port for port in self._ports.values() if port in command), self._ports[PORT])
         if port in self._servers:
-            return  # the server runs already
+            return  # the server is already running
         script = "\n".join([*self._exports, f"exec {command}"])
         with (self.home / "server.log").open("ab") as log:
             process = subprocess.Popen(
@@ -327,7 +327,7 @@ on_posix = pytest.mark.skipif(os.name != "posix", reason="the pages are written 
 # In the suite tests/test_docs.py runs both pages, without a copy of the repository.
 @pytest.mark.soak
 @on_posix
-def test_the_first_minutes_go_as_the_pages_say(tmp_path: Path) -> None:
+def test_the_first_minutes_work_as_the_pages_say(tmp_path: Path) -> None:
     with stranger(tmp_path) as reader:
         reader.read(ROOT / "README.md")
         reader.type_what_the_server_said()
@@ -339,7 +339,7 @@ def test_the_first_minutes_go_as_the_pages_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "python", [None, os.environ.get("FIRST_HOUR_PYTHON", "")], ids=["this", "another"]
 )
-def test_the_first_hour_goes_as_the_pages_say(tmp_path: Path, python: str | None) -> None:
+def test_the_first_hour_works_as_the_pages_say(tmp_path: Path, python: str | None) -> None:
     if python == "":
         pytest.skip("FIRST_HOUR_PYTHON names no other Python")
     with stranger(tmp_path, python) as reader:

@@ -101,9 +101,7 @@ def test_each_test_is_counted_once_and_a_module_stays_in_one_worker(
     assert 1 <= len(set(pids)) <= 2
 
 
-def test_a_worker_that_dies_is_a_failure_of_the_test_that_it_ran(
-    tmp_path: Path, helper: Helper
-) -> None:
+def test_a_dead_worker_fails_the_test_that_it_ran(tmp_path: Path, helper: Helper) -> None:
     (tmp_path / "test_dies.py").write_text(DIES)
     (tmp_path / "test_lives.py").write_text("def test_alive():\n    pass\n")
 
@@ -115,9 +113,7 @@ def test_a_worker_that_dies_is_a_failure_of_the_test_that_it_ran(
     assert "2 tests were not run" in shown
 
 
-def test_a_failure_stops_all_workers_where_that_is_asked_for(
-    tmp_path: Path, helper: Helper
-) -> None:
+def test_a_failure_stops_all_workers_if_requested(tmp_path: Path, helper: Helper) -> None:
     (tmp_path / "test_waits.py").write_text(WAITS)
     (tmp_path / "test_fails.py").write_text(FAILS)
 

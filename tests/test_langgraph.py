@@ -62,7 +62,7 @@ def test_items_are_put_read_replaced_and_deleted(store: Any) -> None:
     assert store.search(()) == []
 
 
-async def test_searches_keep_to_their_namespace_and_filter(store: Any) -> None:
+async def test_a_search_is_limited_to_its_namespace_and_filter(store: Any) -> None:
     for user, pet in (("ada", "cat"), ("bo", "dog")):
         await store.aput(("users", user), "pet", {"text": f"Has a {pet}.", "kind": pet})
         await store.aput(("users", user), "home", {"text": "Lives in Vienna.", "kind": "home"})
@@ -79,7 +79,7 @@ async def test_searches_keep_to_their_namespace_and_filter(store: Any) -> None:
     assert await store.alist_namespaces(suffix=("bo",)) == [("users", "bo")]
 
 
-def test_a_search_returns_as_many_items_as_the_store_of_langgraph(store: Any) -> None:
+def test_a_search_returns_as_many_items_as_langgraphs_own_store(store: Any) -> None:
     reference = InMemoryStore()
     for each in (store, reference):
         for number in range(4):
@@ -91,7 +91,9 @@ def test_a_search_returns_as_many_items_as_the_store_of_langgraph(store: Any) ->
         assert counts[0] == counts[1], asked
 
 
-def test_a_history_takes_more_messages_than_one_request(example: Any, client: Letta) -> None:
+def test_more_messages_than_one_request_takes_are_added_to_a_history(
+    example: Any, client: Letta
+) -> None:
     agent = client.agents.create(model=MODEL)
     history = example.RicordoChatMessageHistory(client, agent.id)
     texts = [f"Message {number}." for number in range(1002)]
@@ -99,7 +101,7 @@ def test_a_history_takes_more_messages_than_one_request(example: Any, client: Le
     assert [message.content for message in history.messages] == texts
 
 
-def test_a_graph_reads_what_another_run_has_stored(store: Any) -> None:
+def test_a_graph_reads_items_stored_by_another_run(store: Any) -> None:
     def answer(state: MessagesState, *, store: BaseStore) -> dict[str, Any]:
         said = str(state["messages"][-1].content)
         known = store.search(("facts",), query=said)
@@ -131,7 +133,7 @@ def test_a_history_is_a_conversation_of_an_agent(example: Any, client: Letta) ->
     assert history.messages == []
 
 
-def test_the_page_does_what_it_says(
+def test_the_program_of_the_page_prints_the_expected_lines(
     example: Any, server: ServerInThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -69,17 +69,17 @@ def test_a_json_line_is_one_object_with_its_fields() -> None:
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_nobody_can_forge_a_second_line(format: str) -> None:
+def test_a_log_text_cannot_forge_a_second_line(format: str) -> None:
     assert len(lines(format, msg="a\n2026 ERROR b\x1b[31m", extra={"name_": "x\ny"})) == 1
 
 
-def test_a_text_line_shows_control_signs_written_out() -> None:
+def test_a_text_line_shows_control_characters_escaped() -> None:
     (line,) = lines("text", msg="a\x1b[31m\nb")
     assert "a\\x1b[31m\\nb" in line
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_a_traceback_names_places_and_kinds_but_not_the_values_at_fault(format: str) -> None:
+def test_a_traceback_has_functions_and_error_types_but_no_values(format: str) -> None:
     secret = canary("memory")
 
     def save() -> None:
@@ -103,7 +103,7 @@ def raised(work: Callable[[], object]) -> BaseException:
     return caught.value
 
 
-def test_no_kind_of_error_brings_a_text_into_a_line_as_a_field_an_argument_or_a_cause() -> None:
+def test_no_error_brings_a_users_text_into_a_log_line() -> None:
     said = f"I told you {canary('said')}."
     wrong = [
         raised(lambda: int(said)),
@@ -144,7 +144,7 @@ def test_no_kind_of_error_brings_a_text_into_a_line_as_a_field_an_argument_or_a_
         assert any(type(error).__name__ in line or "llm_bad_request" in line for line in told)
 
 
-def test_what_an_operator_needs_to_know_stands_in_the_line() -> None:
+def test_the_line_has_the_details_that_operators_need() -> None:
     for error, words in (
         (FileNotFoundError(2, "No such file", "/data/secret.key"), "/data/secret.key"),
         (ModuleNotFoundError("No module named 'boto3'"), "boto3"),
@@ -162,7 +162,7 @@ def test_what_an_operator_needs_to_know_stands_in_the_line() -> None:
         assert words in line
 
 
-def test_no_line_of_ours_is_put_together_from_an_errors_words() -> None:
+def test_no_log_line_is_built_from_an_errors_text() -> None:
     """`describe` can judge only errors that it gets, not texts from which they were removed."""
     package = Path(ricordo.__file__).parent
     sources = [(path.name, path.read_text("utf-8")) for path in package.rglob("*.py")]
@@ -215,7 +215,7 @@ def test_lines_below_the_level_are_left_out() -> None:
     assert len(lines("text", "warning", level=logging.WARNING)) == 1
 
 
-def test_uvicorn_writes_here_too_and_only_what_matters() -> None:
+def test_uvicorn_logs_here_too_but_only_important_lines() -> None:
     logging.getLogger("uvicorn").addHandler(logging.StreamHandler(io.StringIO()))
     (line,) = lines(
         "json", logger="uvicorn.error", level=logging.ERROR, extra={"color_message": "red"}
@@ -225,5 +225,5 @@ def test_uvicorn_writes_here_too_and_only_what_matters() -> None:
     assert lines("text", logger="uvicorn.error") == []
 
 
-def test_clients_of_models_do_not_tell_what_they_send_even_at_debug() -> None:
+def test_http_clients_log_no_requests_even_at_debug() -> None:
     assert lines("text", "debug", logger="httpx2", msg="GET /search?query=secret") == []

@@ -220,7 +220,7 @@ def listed(path: list[Place]) -> list[str]:
     return lines
 
 
-def test_the_path_is_short_and_the_page_lists_it(tmp_path: Path) -> None:
+def test_the_path_is_short_and_listed_on_its_page(tmp_path: Path) -> None:
     trace = traced(tmp_path)
     every = all_of(trace)
     files = {file for file, _ in every}
@@ -229,7 +229,7 @@ def test_the_path_is_short_and_the_page_lists_it(tmp_path: Path) -> None:
     path = path_of(trace)
     names = [name.rpartition(".")[2] for _, name in path]
     assert len(set(names)) == len(names), (
-        f"two functions on the path have one name: {sorted(names)}"
+        f"two functions on the path have the same name: {sorted(names)}"
     )
     page = PAGE.read_text()
     written = page[page.index(BEGIN) + len(BEGIN) : page.index(END)].splitlines(keepends=True)

@@ -8,19 +8,19 @@ import pytest
 from ricordo.offload import SMALL, offload
 
 
-async def test_only_large_inputs_change_the_thread() -> None:
+async def test_only_large_inputs_run_in_another_thread() -> None:
     here = threading.get_ident()
 
     assert await offload(threading.get_ident, SMALL) == here
     assert await offload(threading.get_ident, SMALL + 1) != here
 
 
-async def test_errors_come_back() -> None:
+async def test_errors_are_raised_in_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         await offload(lambda: 1 // 0, SMALL + 1)
 
 
-async def test_the_loop_goes_on_meanwhile_and_at_most_two_work_at_once() -> None:
+async def test_the_event_loop_continues_and_at_most_two_inputs_run_at_once() -> None:
     at_work, most, lock, go = 0, 0, threading.Lock(), threading.Event()
 
     def work() -> None:

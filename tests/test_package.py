@@ -190,7 +190,7 @@ def address(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> I
     assert "Traceback" not in said, said
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(installed: Installed) -> None:
+def test_the_wheel_contains_exactly_the_files_of_the_package(installed: Installed) -> None:
     """Compare the wheel with the checkout, where a left-out template is still present.
 
     The pages of `docs/` are inside the package, where `/help` finds them.
@@ -237,7 +237,7 @@ def test_a_release_lists_its_packages_with_hashes_and_licences(installed: Instal
 
 
 @pytest.mark.parametrize("lock", ["base", "embeddings", "files", "dev", "container"])
-def test_a_lock_file_names_every_package_that_its_packages_need(lock: str) -> None:
+def test_a_lock_file_pins_every_requirement_of_its_packages(lock: str) -> None:
     """Lock files are installed with `--no-deps`, so an unlisted package would be missing."""
     text = (ROOT / f"requirements/{lock}.txt").read_text("utf-8")
     pins = {
@@ -263,7 +263,7 @@ def test_a_lock_file_names_every_package_that_its_packages_need(lock: str) -> No
     assert looked_at > 0.8 * len(pins)
 
 
-def test_locked_packages_are_installed_as_the_lock_file_says() -> None:
+def test_locked_packages_are_installed_without_dependencies() -> None:
     """Without `--no-deps` pip resolves again, and may choose a release without a hash."""
     commands = [
         line
@@ -275,7 +275,7 @@ def test_locked_packages_are_installed_as_the_lock_file_says() -> None:
     assert [line for line in commands if "--no-deps" not in line] == []
 
 
-def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(
+def test_the_command_runs_from_the_wheel_with_only_base_packages(
     installed: Installed, tmp_path: Path
 ) -> None:
     shown = run(installed.bin / "ricordo", "--version", folder=tmp_path)
@@ -294,7 +294,7 @@ def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(
     assert [found for found in extras if found != "None"] == []
 
 
-def test_a_server_of_the_wheel_answers_shows_its_pages_and_remembers(address: str) -> None:
+def test_a_server_from_the_wheel_answers_shows_its_pages_and_remembers(address: str) -> None:
     """The test uses each kind of packaged file.
 
     These are pages and styles, the texts of prompts, stop words, and migrations.
@@ -337,7 +337,7 @@ def test_every_template_of_the_wheel_compiles(installed: Installed, tmp_path: Pa
     }
 
 
-def test_every_extra_that_is_named_exists_and_every_extra_is_named() -> None:
+def test_every_extra_that_is_named_exists_and_is_documented() -> None:
     """A file for doltlite once named an extra that did not install doltlite."""
     text = "\n".join(path.read_text("utf-8") for path in (ROOT / "ricordo").rglob("*.py"))
     docs = "\n".join(
@@ -351,7 +351,7 @@ def test_every_extra_that_is_named_exists_and_every_extra_is_named() -> None:
     ] == []
 
 
-def test_each_extra_brings_the_module_that_is_looked_for() -> None:
+def test_each_extra_installs_its_module() -> None:
     for extra, module in MODULES.items():
         brought = needed(EXTRAS[extra]).values()
         tops = {path.parts[0].removesuffix(".py") for each in brought for path in each.files or ()}
@@ -411,7 +411,7 @@ for arguments, variables in commands:
 """
 
 
-def test_without_an_extra_the_error_has_the_command_that_installs_it(
+def test_without_an_extra_the_error_has_its_install_command(
     installed: Installed, tmp_path: Path
 ) -> None:
     """Programs, providers and PostgreSQL say which extra they need, all in one process."""

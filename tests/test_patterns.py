@@ -163,7 +163,7 @@ def _patterns(path: str) -> Iterator[tuple[re.Pattern[Any], Run]]:
         try:
             pattern = re.compile(*(eval(given, dict(vars(module))) for given in (source, flags)))  # noqa: S307 - our own
         except NameError:
-            assert kept, f"{path}: a row in MADE is needed for re.{call.func.attr}({source})"  # type: ignore[attr-defined]
+            assert kept, f"{path}: add a row to MADE for re.{call.func.attr}({source})"  # type: ignore[attr-defined]
             continue
         if pattern not in kept:
             way = call.func.attr  # type: ignore[attr-defined]
@@ -215,8 +215,8 @@ def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH, most: int 
 
         if is_linear(work, length // FACTOR, most=most, nothing=NOTHING):
             continue
-        # A repetition with a limit of about a hundred grows faster up to that length, and slower
-        # than a square after it. Then the time of the double length decides.
+        # With a limit of about a hundred, the time of a repetition may grow faster than a square up
+        # to that length, and grows slower after it. Then the time of the double length decides.
         if not is_linear(work, length // FACTOR, most=2 * most, nothing=NOTHING) or not is_linear(
             work, 2 * length // FACTOR, most=most, nothing=NOTHING
         ):
@@ -239,7 +239,7 @@ def test_every_pattern_takes_linear_time_on_its_worst_inputs() -> None:
     assert slow == {}
 
 
-def test_the_patterns_that_are_put_together_are_there_still() -> None:
+def test_the_listed_composed_patterns_still_exist() -> None:
     here = {
         (path, ast.unparse(call.args[0]))
         for path, source in _sources().items()
@@ -260,6 +260,6 @@ def test_the_patterns_that_are_put_together_are_there_still() -> None:
         (rb"(\w+)[^<]*x", "match"),
     ],
 )
-def test_the_inputs_find_what_is_slow(pattern: str, use: str) -> None:
+def test_the_inputs_reveal_slow_patterns(pattern: str, use: str) -> None:
     made = re.compile(pattern, re.DOTALL)
     assert slow_on(made, _run(made, use))

@@ -60,7 +60,7 @@ def lazy_commands(tree: dict[str, Any]) -> Iterator[LazyCommand]:
 
 @pytest.mark.parametrize("group", ["weather", "memory", ""])
 @pytest.mark.parametrize("is_declared", [True, False])
-def test_a_plugins_commands_become_a_group_or_join_one(
+def test_a_plugins_commands_form_a_group_or_extend_one(
     group: str, is_declared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "weather_commands.py").write_text(COMMANDS)
@@ -85,7 +85,7 @@ def test_a_plugins_commands_become_a_group_or_join_one(
     sys.modules.pop("weather_commands")
 
 
-def test_the_help_that_is_declared_is_that_of_the_command() -> None:
+def test_the_declared_help_is_the_help_of_the_command() -> None:
     commands = list(lazy_commands(cli.all_commands()))
     assert len(commands) > 20
     for command in commands:
@@ -144,7 +144,7 @@ def findings(settings):
 """
 
 
-async def test_parts_of_a_feature_are_imported_when_they_are_used_and_closed_with_the_server(
+async def test_parts_of_a_feature_are_imported_on_use_and_closed_with_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "weather_parts.py").write_text(PARTS)
@@ -187,7 +187,7 @@ class OlderWeather:
         self.ended.append(settings)
 
 
-async def test_an_object_with_methods_is_a_plugin(tmp_path: Path) -> None:
+async def test_an_object_with_methods_works_as_a_plugin(tmp_path: Path) -> None:
     weather = OlderWeather()
     plugins = Plugins([("weather", weather)])
     settings = Settings(data_dir=tmp_path, find_local_models=False, port=1234)

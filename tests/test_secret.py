@@ -12,7 +12,7 @@ from ricordo.errors import Invalid, Unavailable
 from ricordo.secret import FILE, Secret, load_secret
 
 
-def test_the_secret_is_made_once_and_stays(tmp_path: Path) -> None:
+def test_the_secret_is_created_once_and_kept(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "data"
 
     first = load_secret(folder)
@@ -25,7 +25,7 @@ def test_the_secret_is_made_once_and_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_all_who_ask_at_once_get_the_same(
+def test_threads_that_load_at_the_same_time_get_the_same_secret(
     tmp_path: Path, has_links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_links:
@@ -52,7 +52,7 @@ def _refuse(*_: object) -> None:
     raise OSError("This file system has no links.")
 
 
-def test_a_file_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
+def test_a_file_that_others_can_read_becomes_private(tmp_path: Path) -> None:
     load_secret(tmp_path)
     (tmp_path / FILE).chmod(0o644)
 
@@ -62,7 +62,9 @@ def test_a_file_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 44, urlsafe_b64encode(b"x" * 31)])
-def test_a_file_that_holds_no_key_is_said_to_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_secret_file_is_reported_and_left_unchanged(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / FILE).write_bytes(content)
 
     with pytest.raises(Invalid, match="holds no secret key of Ricordo"):
@@ -71,13 +73,13 @@ def test_a_file_that_holds_no_key_is_said_to_and_left_alone(tmp_path: Path, cont
     assert (tmp_path / FILE).read_bytes() == content
 
 
-def test_a_folder_that_cannot_be_made_is_said_to(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Unavailable, match="cannot be read or made"):
         load_secret(tmp_path / "file" / "data")
 
 
-def test_what_was_encrypted_is_read_again_with_the_same_secret_alone(tmp_path: Path) -> None:
+def test_an_encrypted_text_is_decrypted_only_with_the_same_secret(tmp_path: Path) -> None:
     secret, other = Secret(tmp_path / "one"), Secret(tmp_path / "two")
 
     text = secret.encrypt("sk-é-42")
@@ -97,7 +99,7 @@ def test_what_was_encrypted_is_read_again_with_the_same_secret_alone(tmp_path: P
         other.decrypt(text)
 
 
-def test_keys_of_two_purposes_differ_and_stay(tmp_path: Path) -> None:
+def test_keys_for_different_purposes_differ_and_stay_the_same(tmp_path: Path) -> None:
     secret = Secret(tmp_path)
     assert secret.derive("callbacks") == Secret(tmp_path).derive("callbacks")
     assert (
@@ -105,6 +107,6 @@ def test_keys_of_two_purposes_differ_and_stay(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_is_made_before_it_is_needed(tmp_path: Path) -> None:
+def test_no_file_is_created_before_it_is_needed(tmp_path: Path) -> None:
     Secret(tmp_path / "data")
     assert not (tmp_path / "data").exists()

@@ -9,7 +9,7 @@ def _report(test: str, seconds: float, when: str = "call") -> SimpleNamespace:
     return SimpleNamespace(nodeid=f"tests/{test}", duration=seconds, when=when)
 
 
-def test_each_module_is_told_with_its_outcome_and_minutes_and_what_failed_comes_first() -> None:
+def test_failed_modules_come_first_with_outcomes_and_minutes() -> None:
     stats = {
         "": [_report("test_a.py::one", 30, "setup"), _report("test_b.py::two", 6, "teardown")],
         "passed": [_report("test_a.py::one", 90), _report("test_a.py::other", 60)],

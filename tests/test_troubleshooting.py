@@ -122,7 +122,7 @@ def said_by_the_server(server: ServerInThread, folder: Path) -> str:
     return "\n".join(f"{each.status_code} {each.json()['detail']}" for each in said)
 
 
-def test_every_sentence_that_the_page_quotes_is_said(
+def test_every_error_quoted_on_the_page_is_printed(
     ricordo: Callable[..., str], server: ServerInThread, tmp_path: Path
 ) -> None:
     said = said_at_the_start(ricordo, server, tmp_path) + said_by_the_server(server, tmp_path)

@@ -47,12 +47,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
         yield server
 
 
-def test_the_types_are_those_of_the_servers_document() -> None:
+def test_the_types_match_the_openapi_document() -> None:
     packages()
     assert TYPES.read_text("utf-8") == types(), "run: make types"
 
 
-def test_the_client_does_what_its_methods_say(built: Path, server: ServerInThread) -> None:
+def test_the_client_methods_do_what_they_promise(built: Path, server: ServerInThread) -> None:
     output_of(
         [node(), "--test", "test/client.test.mjs"],
         built,
@@ -61,7 +61,7 @@ def test_the_client_does_what_its_methods_say(built: Path, server: ServerInThrea
     )
 
 
-def test_an_agent_answers_in_the_ai_sdk_of_vercel(built: Path, server: ServerInThread) -> None:
+def test_an_agent_answers_in_the_vercel_ai_sdk(built: Path, server: ServerInThread) -> None:
     with server.http(headers={"authorization": f"Bearer {KEY}"}) as http:
         add_agent(http)
     server.says("You like tea.")

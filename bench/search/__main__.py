@@ -154,7 +154,7 @@ def measure_place(
 
 
 def measure_nearest(count: int) -> list[Figure]:
-    """Compare the first look at bits with an exact comparison, without server or database."""
+    """Compare a first pass over bits with an exact comparison, without server or database."""
     found = nearest.measure(count)
     if found is None:
         return []

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 DIMENSION = 256
 _BATCH = 1024
-# Minutes between passages. With so many no passage raises the score of its neighbour, so a search
-# by meaning has the order of similarity, like the exact search.
+# Minutes between passages. They are so far apart that no passage raises the score of its neighbour.
+# So a search by meaning has the order of similarity, like the exact search.
 _APART = 4 * 60
 _ASKED_OF_EACH = 50
 

@@ -1,4 +1,4 @@
-"""Compare a first look at one bit a dimension with an exact comparison.
+"""Compare a first pass over one bit for each dimension with an exact comparison.
 
 The figures are its recall and the times of both.
 """

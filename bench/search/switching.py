@@ -127,10 +127,7 @@ class Switch:
         return archive.id
 
     async def _embed(self, archive_id: str, models: Models) -> None:
-        """Do the embedding job.
-
-        If the default model is another one than before, this changes the model.
-        """
+        """Do the embedding job. It changes the archive's model if the default model changed."""
         work = Indexer(self._store, models, {})  # type: ignore[arg-type]
         await work.embed(
             Job(partitions.EMBED, LOCAL_ORGANIZATION, {"owner_id": archive_id}),

@@ -5,7 +5,7 @@ and tools. A message belongs to only one conversation. A fork shares the earlier
 origin, so nothing is copied.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from ricordo.domain.egress import Destination
 from ricordo.domain.ids import is_any_id, new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
+from ricordo.errors import Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
@@ -276,12 +276,9 @@ async def change_conversation(
         info = await models.require(handle) if handle else None
         # The window is now the new model's, and token counts of another provider are useless.
         window = changes.get("context_window") or (info and info.context_window)
-        changes = {
-            **changes,
-            "model": info and info.handle,
-            "context_window": window,
-            "token_percent": None,
-        }
+        changes = {**changes, "context_window": window, "token_percent": None}
+        if "model" in changes:
+            changes["model"] = info and info.handle
 
     def work(tx: Transaction) -> Conversation:
         conversations.change(tx, conversation_id, **changes)
@@ -402,12 +399,9 @@ async def recompile_system(
         )
 
     def work(tx: Transaction) -> str:
-        conversations.lock(tx, conversation_id)
-        conversation, prompt = compile_prompt(tx)
-        require_own(scope, conversation)
         # A running turn keeps its system message in memory and saves it with its steps.
-        if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
-            raise Busy(open_runs[0].id)
+        require_own(scope, runs.lock_idle(tx, scope, conversation_id))
+        conversation, prompt = compile_prompt(tx)
         system = next(iter(messages.by_ids(tx, conversation.window[:1])), None)
         if system is None or system.role != "system":
             raise Conflict(
@@ -484,10 +478,17 @@ async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
     return cancelled is not None
 
 
-def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
+def deny_waiting(
+    tx: Transaction, conversation_id: str, run_ids: Collection[str] | None = None
+) -> Message | None:
     """Deny the conversation's waiting calls; return None if no call waits.
 
     Nothing is denied if a turn is already resuming with an answer.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        run_ids: Deny only calls of these runs; None for calls of any run.
     """
     conversations.lock(tx, conversation_id)
     conversation = conversations.get(tx, conversation_id)
@@ -495,6 +496,8 @@ def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
         return None
     last = messages.by_ids(tx, conversation.window[-1:])
     if not last or not last[0].is_waiting:
+        return None
+    if run_ids is not None and last[0].run_id not in run_ids:
         return None
     results = denied(tx, last[0], CANCELLED)
     insert_messages(tx, [results])
@@ -629,22 +632,22 @@ def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
     return begin
 
 
-def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) -> None:
+def set_window(tx: Transaction, scope: Scope, conversation_id: str, ids: Sequence[str]) -> None:
     """Set the context window to these messages.
 
     Args:
         tx: The transaction.
-        conversation: The conversation.
+        scope: The caller.
+        conversation_id: The conversation.
         ids: Messages of this conversation, each once, the system message first.
 
     Raises:
+        NotFound: There is no such conversation.
         Busy: A turn runs in the conversation.
         Conflict: Calls of the conversation wait for an answer.
         Invalid: The ids are not as described above.
     """
-    conversations.lock(tx, conversation.id)
-    if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
-        raise Busy(open_runs[0].id)
+    conversation = runs.lock_idle(tx, scope, conversation_id)
     if conversation.waits:
         raise Conflict("Tool calls of this conversation wait for an answer. Answer them first.")
     messages_by_id = {

@@ -13,7 +13,7 @@ from ricordo.agents.followers import delete_followers
 from ricordo.agents.run_end import close_run
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, RicordoError
+from ricordo.errors import RicordoError
 from ricordo.runtime import Runtime
 from ricordo.search import index, partitions
 from ricordo.storage import agents, conversations, deletion, runs
@@ -135,10 +135,7 @@ def remove_messages(
         Busy: A turn runs in it.
         Conflict: Forks share its messages.
     """
-    conversations.lock(tx, conversation_id)
-    conversation = conversations.require(tx, scope, conversation_id)
-    if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
-        raise Busy(open_runs[0].id)
+    conversation = runs.lock_idle(tx, scope, conversation_id)
     if message_ids:
         deletion.newest_unshared(tx, scope, conversation_id)
     deleted_ids = set(message_ids)

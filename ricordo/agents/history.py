@@ -89,6 +89,8 @@ async def import_messages(
     def insert(tx: Transaction, start: int) -> list[str]:
         # The agent or conversation may have been deleted since the import began.
         agents.require(tx, scope, agent_id)
+        # The lock keeps the egress policy until the messages with its label are stored.
+        conversations.lock(tx, id)
         conversation = conversations.require(tx, scope, id)
         portion = past[start : start + PORTION]
         stored_ids = _stored_ids(tx, id, portion)
@@ -103,7 +105,7 @@ async def import_messages(
                     message,
                     otid=past_message.otid,
                     name=past_message.name,
-                    egress=join(past_message.egress, conversation.egress),
+                    egress=join(past_message.egress, message.egress),
                 )
                 new_messages.append(clearance.with_labels(message))
                 message_id = message.id

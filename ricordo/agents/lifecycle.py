@@ -49,7 +49,7 @@ from ricordo.domain.model import ModelInfo, ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Busy, Conflict, Invalid
+from ricordo.errors import Conflict, Invalid
 from ricordo.llm.provider_table import with_usual_thinking
 from ricordo.memory.rotation import read_rotation
 from ricordo.runtime import Runtime
@@ -222,16 +222,16 @@ async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
 async def cancel_runs(
     runtime: Runtime, scope: Scope, agent_id: str, run_ids: Sequence[str] | None = None
 ) -> dict[str, bool]:
-    """Cancel the agent's open runs, or the named ones, and deny its waiting calls.
+    """Cancel the agent's open runs, or the named ones, and deny their waiting calls.
 
-    Calls that wait in any of its conversations are denied, whatever runs are named.
+    Without names, the calls that wait in any of its conversations are denied.
 
     Args:
         runtime: The server's parts.
         scope: The caller; runs of other users are not cancelled.
         agent_id: The agent.
-        run_ids: The runs to cancel; None for all open ones. An ended or unknown run counts as not
-            cancelled.
+        run_ids: The runs to cancel; None for all open ones. A run counts as not cancelled if it is
+            unknown, or if it has ended and none of its calls wait.
 
     Returns:
         By run id, whether the run was cancelled. A run whose waiting calls were denied counts as
@@ -252,8 +252,9 @@ async def cancel_runs(
     for id in await runtime.store.read(
         lambda tx: conversations.waiting_of_agent(tx, scope, agent_id)
     ):
-        denied = await runtime.store.write(partial(deny_waiting, conversation_id=id))
-        if denied and denied.run_id and (run_ids is None or denied.run_id in run_ids):
+        deny = partial(deny_waiting, conversation_id=id, run_ids=run_ids)
+        denied = await runtime.store.write(deny)
+        if denied and denied.run_id:
             outcome[denied.run_id] = True
     return outcome
 
@@ -543,10 +544,7 @@ def _reset(
     Returns the state, and a seq up to which old messages may still have to be purged.
     """
     state = agents.load_whole(tx, scope, agent_id)
-    conversation = require_own(scope, state.conversation)
-    conversations.lock(tx, conversation.id)
-    if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
-        raise Busy(open_runs[0].id)
+    conversation = require_own(scope, runs.lock_idle(tx, scope, state.conversation.id))
     # A conversation of usual length is emptied here. For a long one, only the window is emptied.
     newest = deletion.empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)

@@ -256,7 +256,7 @@ def _request(
         "system", (TextPart(text("note_taker")),), message.created_at
     )
     user = state.conversation.new_message("user", (TextPart(prompt),), message.created_at)
-    user = replace(user, egress=join(message.egress, label))
+    user = replace(user, egress=join(user.egress, message.egress, label))
     settings = ModelSettings(
         temperature=0, max_output_tokens=ANSWER_TOKENS, reasoning_effort="none"
     )

@@ -72,12 +72,16 @@ class NewMessage:
             message: The unsaved message that was made from this one.
             is_untrusted: Whether the message is stored as untrusted. It replaces this message's
                 mark; see `is_others`.
-            label: The egress label of the conversation, which is joined; None or "" for none.
+            label: The egress label of the conversation, if the message was made by a run; None or
+                "" for none. It is joined with those of both messages.
         """
+        egress = self.egress
+        if label or message.egress:
+            egress = join(egress, message.egress, label)
         return replace(
             message,
             is_untrusted=is_untrusted,
-            egress=join(self.egress, label) if label else self.egress,
+            egress=egress,
             otid=self.otid,
             name=self.name,
             sender_id=self.sender_id,

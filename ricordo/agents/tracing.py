@@ -276,8 +276,8 @@ def _picture(part: ImagePart) -> Json:
     picture = parts_to_json([part])[0]
     if part.data:
         picture["data"] = f"{len(part.data) * 3 // 4:,} bytes"
-    if part.url and part.url.startswith("data:"):
-        picture["url"] = f"{part.url.partition(',')[0]},({len(part.url):,} characters)"
+    if part.url:
+        picture["url"] = part.short_url
     return picture
 
 

@@ -475,7 +475,10 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
         )
         for rejection in rejections
     ]
-    return [turn.run.new_message("user", (event,), now) for event in events]
+    return [
+        replace(turn.run.new_message("user", (event,), now), egress=conversation.egress)
+        for event in events
+    ]
 
 
 def _approval_to_apply(tx: Transaction, turn: TurnContext, approval: Approval) -> Approval | None:
@@ -519,6 +522,7 @@ def _save_approval(
         run.new_message("approval", answer.parts, tx.clock.now()),
         otid=approval.otid,
         is_untrusted=bool(answer.returns),
+        egress=turn.state.conversation.egress,
     )
     insert_messages(tx, [message, *new_messages])
     return StoredInput(

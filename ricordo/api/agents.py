@@ -195,7 +195,7 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
         remodelled = await change_model(context.runtime, before.agent, handle)
     else:
         remodelled = None
-    embedding = before.agent.embedding
+    embedding = None
     if body.embedding_handle:
         embedding = await context.runtime.models.embedders.choose(body.embedding_handle)
 
@@ -204,6 +204,8 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
         agent = agents.load(tx, context.scope, agent_id).agent
         if remodelled:
             agent = replace(agent, model=remodelled.model, context_window=remodelled.context_window)
+        if embedding:
+            agent = replace(agent, embedding=embedding)
         if body.tags is None:
             tags = None
         else:
@@ -211,7 +213,7 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
         secrets = _sealed(context.runtime, body, agent.settings.get("secrets", {}))
         if secrets is not None:
             agent = replace(agent, settings={**agent.settings, "secrets": secrets})
-        agent = _changed(tx, replace(agent, embedding=embedding), body, context.scope.user_id)
+        agent = _changed(tx, agent, body, context.scope.user_id)
         warn_of_small_window(agent)
         agents.update(tx, agent, tags)
         if "enable_sleeptime" in body.model_fields_set:
@@ -447,6 +449,7 @@ def _change_attachments(
     if body.identity_ids is not None:
         agent_access.keep_to(tx, context.scope, agent_id, body.identity_ids)
     if body.message_ids is not None:
-        set_window(tx, agents.load(tx, context.scope, agent_id).conversation, body.message_ids)
+        conversation = agents.load(tx, context.scope, agent_id).conversation
+        set_window(tx, context.scope, conversation.id, body.message_ids)
     if body.all_folder_ids is not None:
         context.runtime.set_folders(tx, context.scope, agent_id, body.all_folder_ids)

@@ -271,8 +271,8 @@ async def counted_answer(
     Args:
         budget: The budget of the app.
         scope: The ASGI scope of the request, which holds the ticket of its answer.
-        response: The response, whose body is finished or is made while it is sent. The latter is
-            not counted.
+        response: The response. Its body is finished, or is made while it is sent and then not
+            counted.
         reads: The request only reads, so it may be refused. The answer of a write never is.
 
     Raises:

@@ -88,7 +88,7 @@ async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIte
         resumption: The part of the stream to read, and the options of the reader.
     """
     position = resumption.after
-    sent_at = time.monotonic()
+    silent_since = time.monotonic()
     if resumption.has_pings:
         yield ping(run.id, position, runtime.store.clock)
     while True:
@@ -101,7 +101,7 @@ async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIte
                 if chunk == DONE:
                     return
             position = part.events[-1].number
-            sent_at = time.monotonic()
+            silent_since = time.monotonic()
             continue
         if part and not changed and await _is_over(runtime, run, part, position):
             # A reader that asks for events after the end gets the end again, so that it does not
@@ -109,11 +109,12 @@ async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIte
             for chunk in _last_events(part):
                 yield chunk
             return
-        seconds_left = max(0.0, sent_at + runtime.settings.keepalive - time.monotonic())
+        seconds_left = max(0.0, silent_since + runtime.settings.keepalive - time.monotonic())
         await _wait(changed, seconds_left, resumption.poll)
-        if resumption.has_pings and time.monotonic() >= sent_at + runtime.settings.keepalive:
-            yield ping(run.id, position, runtime.store.clock)
-            sent_at = time.monotonic()
+        if time.monotonic() >= silent_since + runtime.settings.keepalive:
+            if resumption.has_pings:
+                yield ping(run.id, position, runtime.store.clock)
+            silent_since = time.monotonic()
 
 
 async def _wait(changed: asyncio.Event | None, seconds: float, poll: float) -> None:

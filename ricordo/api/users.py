@@ -81,7 +81,7 @@ PUT_BODY: dict[str, Any] = {
 PROPOSED: dict[int | str, dict[str, Any]] = {
     202: {
         "model": ProposalResponse,
-        "description": "The block does not exist yet; its creation waits for its owner",
+        "description": "The block does not exist; its creation waits for its owner",
     }
 }
 AsOf = Annotated[
@@ -220,7 +220,7 @@ async def compare(
     )
 
 
-@router.post(_ONE + "/restore", response_model=UserBlockResponse)
+@router.post(_ONE + "/restore", response_model=UserBlockResponse, responses=PROPOSED)
 def restore(
     tx: Transaction, context: RequestContext, user_id: str, label: str, body: RestoreRequest
 ) -> Response:

@@ -69,6 +69,17 @@ class PostgresWorker:
         """Free the jobs of dead servers, then run jobs until `stop`. Raises Unavailable."""
         self._app = self._make_app()
         try:
+            await self._open()
+        except BaseException:
+            await self._app.close_async()
+            raise
+        self._tasks = [
+            asyncio.create_task(self._serve(), name="jobs: wake-ups"),
+            asyncio.create_task(self._send_missing(), name="jobs: missing wake-ups"),
+        ]
+
+    async def _open(self) -> None:
+        try:
             await self._app.open_async()
         except Exception as error:
             reason = (
@@ -77,10 +88,6 @@ class PostgresWorker:
             )
             raise Unavailable(reason) from error
         await self._worker.open()
-        self._tasks = [
-            asyncio.create_task(self._serve(), name="jobs: wake-ups"),
-            asyncio.create_task(self._send_missing(), name="jobs: missing wake-ups"),
-        ]
 
     async def stop(self) -> None:
         """Claim no more jobs, and put running ones back without counting the attempt."""

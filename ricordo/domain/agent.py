@@ -223,6 +223,8 @@ class Conversation:
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int) -> Message:
         """Return an unsaved message of this conversation that belongs to no run.
 
+        It has the conversation's egress label, except a system prompt, which each turn renders.
+
         Args:
             role: The role of the message.
             parts: Its parts, in order.
@@ -237,6 +239,7 @@ class Conversation:
             created_at=created_at,
             organization_id=self.organization_id,
             user_id=self.user_id,
+            egress=None if role == "system" else self.egress,
         )
 
     @property

@@ -167,6 +167,29 @@ def names_of(label: str | None) -> list[list[str]]:
     return [[] if clause == NOBODY_AT_ALL else clause.split(",") for clause in clauses]
 
 
+def allowed_names(label: str | None) -> list[str] | None:
+    """Return the sorted names that each clause of a label allows; None without a label.
+
+    A text that was imported or migrated may have several policies, which all count.
+    """
+    if not label:
+        return None
+    return sorted(set.intersection(*map(set, names_of(label))))
+
+
+def shared_label(labels: Iterable[str | None]) -> str | None:
+    """Return the one of these labels that limits all texts with them; None if there is none.
+
+    >>> shared_label(["local", "local;openai"])
+    'local'
+    >>> shared_label(["local", None])
+    """
+    distinct = set(labels)
+    return next(
+        (label for label in distinct if all(is_as_strict(other, label) for other in distinct)), None
+    )
+
+
 def read_label(value: Any) -> str | None:
     """Return the label in a file of an unknown author; None if it has none.
 
@@ -462,6 +485,14 @@ class Clearance:
             if not is_as_strict(label, entry.label) and self._repeats(entry, text):
                 return entry.source
         return None
+
+    def spills_in_name(self, name: str) -> str | None:
+        """Return the source of a labelled text that this name repeats, or None.
+
+        Every model sees the names of stored things, such as labels and tags.
+        """
+        # In a name "_" often takes the place of a space.
+        return self.spills(f"{name}\n{name.replace('_', ' ')}", None)
 
     def record(self, destination: Destination) -> dict[str, Any]:
         """Return the record of a step: destination, shown and withheld sources.

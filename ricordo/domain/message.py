@@ -40,6 +40,9 @@ class EventPart(TextPart):
     event: EventKind = "alert"
 
 
+_LONGEST_URL = 2_000  # characters of a picture's address that are shown
+
+
 @dataclass(frozen=True, slots=True)
 class ImagePart:
     """A picture: base64 `data` with its media type, or the `url` where it is stored.
@@ -53,6 +56,18 @@ class ImagePart:
     url: str | None = None
     detail: str | None = None
     text: str | None = None
+
+    @property
+    def short_url(self) -> str | None:
+        """The address to show, without the content of a `data:` address, which may be megabytes."""
+        if self.url is None:
+            return None
+        length = f"({len(self.url):,} characters)"
+        if self.url.startswith("data:"):
+            return f"{self.url.partition(',')[0][:_LONGEST_URL]},{length}"
+        if len(self.url) > _LONGEST_URL:
+            return f"{self.url[:_LONGEST_URL]}… {length}"
+        return self.url
 
     @property
     def shown_text(self) -> str:

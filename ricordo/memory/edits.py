@@ -62,6 +62,10 @@ SPILLS = (
     "Nothing was saved: this repeats {}, whose egress policy allows fewer destinations than memory "
     'block "{}". Leave that text where it is.'
 )
+SPILLS_IN_NAME = (
+    'Nothing was saved: the name "{}" repeats {}, which has an egress policy, but every model sees '
+    "labels and tags. Choose another name."
+)
 REPEATS_INSTRUCTIONS = (
     "Nothing was saved: nearly all of this is in your own instructions, which you always see. "
     "Save only what you learned from others."
@@ -101,7 +105,8 @@ class EditGuard:
     def require_no_spill(self, before: Block, after: Block) -> None:
         """Raise Forbidden if the edit copies text to a block that more destinations may see.
 
-        Only the blocks' texts are compared, and not their descriptions.
+        The block's text and description have the block's policy, but every model sees its label.
+        They are compared with the texts of other blocks, and not with their descriptions.
 
         Args:
             before: The block before the edit.
@@ -109,9 +114,22 @@ class EditGuard:
         """
         if self.clearance is None or not self.clearance.texts:
             return
-        added = changed_piece(before.value, after.value) if before.value else after.value
-        if source := self.clearance.spills(added, after.egress):
-            raise Forbidden(SPILLS.format(source, after.shown_label))
+        for text_before, text in (
+            (before.value, after.value),
+            (before.description or "", after.description or ""),
+        ):
+            if source := self.clearance.spills(changed_piece(text_before, text), after.egress):
+                raise Forbidden(SPILLS.format(source, after.shown_label))
+        if after.label != before.label:
+            self.require_public(after.label)
+
+    def require_public(self, *names: str) -> None:
+        """Raise Forbidden if a label or tag, which every model sees, repeats a labelled text."""
+        if self.clearance is None:
+            return
+        for name in names:
+            if source := self.clearance.spills_in_name(name):
+                raise Forbidden(SPILLS_IN_NAME.format(name, source))
 
     def require_new(self, added: str, block_text: str = "", *, is_archived: bool = False) -> None:
         """Raise Invalid if nearly all of the added text repeats the sources.
@@ -659,7 +677,6 @@ class WorkingMemory:
                     block.shown_label, block.value, text, self.schemas(block.schema_ref)
                 )
             self._require_new(block, text, call_id)
-            self._guard.require_no_spill(block, replace(block, value=text))
             self._edit(block, replace(block, value=text), call_id, result_kind, reason)
         return text
 
@@ -687,13 +704,14 @@ class WorkingMemory:
 
         Raises:
             Conflict: if the agent sees a block with this label.
-            Forbidden: if the label is that of a skill.
+            Forbidden: if the label is that of a skill, or repeats a text with an egress policy.
             Invalid: if label or text cannot be stored, or the text only repeats others.
             TooLong: if the text is longer than the usual limit.
         """
         require_storable(text, description, label, reason.text)
         label = _require_no_skill(require_label(label))
         require_free(label, self._current)
+        self._guard.require_public(label)
         is_refused = self._user_id is not None and self._agent.user_block_policy != "direct"
 
         def cleaned(part: str) -> str:
@@ -752,7 +770,7 @@ class WorkingMemory:
         Raises:
             NotFound: if there is no such block.
             Forbidden: if the block is read-only, others use it too, or the label is that of a
-                skill.
+                skill or repeats a text with an egress policy.
             Invalid: if the new label is not allowed.
             Conflict: if the new label is taken.
         """
@@ -775,7 +793,7 @@ class WorkingMemory:
 
         Raises:
             NotFound: if there is no such block.
-            Forbidden: if the block is read-only.
+            Forbidden: if the block is read-only, or the text may not be copied into it.
             Invalid: if the description cannot be stored.
         """
         block = self._writable(label)
@@ -809,6 +827,7 @@ class WorkingMemory:
 
         Raises:
             Invalid: if text or tags cannot be stored, or the text only repeats others.
+            Forbidden: if a tag repeats a text with an egress policy.
         """
         require_storable(draft.text, *draft.tags, subject="A passage and its tags")
         require_tags(draft.tags)
@@ -817,6 +836,7 @@ class WorkingMemory:
             dict.fromkeys(self._redacted(normal_name(tag), draft.call_id) for tag in draft.tags)
         )
         self._guard.require_new(text, is_archived=True)
+        self._guard.require_public(*tags)
         self.passages.append(replace(draft, text=text, tags=tags))
 
     def _writable(self, label: str) -> Block:
@@ -839,6 +859,8 @@ class WorkingMemory:
         result_kind: ResultKind = "nothing",
         reason: EditReason = NO_REASON,
     ) -> None:
+        if after:
+            self._guard.require_no_spill(block, after)
         if call_reason := self.reasons.get(call_id):
             if reason.quote is None:
                 quote = call_reason.quote

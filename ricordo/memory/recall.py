@@ -95,6 +95,19 @@ def is_in_picture(message: Message, query: str) -> bool:
     return bool(found - {*terms(f"{message.spoken} {results}")})
 
 
+@dataclass(frozen=True, slots=True)
+class _OutsideSearch:
+    """A search of external indexes.
+
+    Attributes:
+        index_names: The external index of each partition; None for a partition without one.
+        conditions: The filter.
+    """
+
+    index_names: Mapping[str, str | None]
+    conditions: VectorFilter
+
+
 class Recall:
     """Search over all stored messages and passages."""
 
@@ -164,7 +177,7 @@ class Recall:
             mode: Whether to search by words, by meaning, or by both.
             offset: The number of best messages to skip.
         """
-        search_query = await self._make_query(query, mode)
+        outside = None
         if self._messages_index in self._indexes:
             message_filter = await self._filter_of(message_filter)
             # An external index can filter by one conversation only; messages outside the fork are
@@ -173,7 +186,7 @@ class Recall:
                 conversation = None
             else:
                 conversation = message_filter.conversation_id
-            outside = VectorFilter(
+            conditions = VectorFilter(
                 roles=message_filter.roles,
                 conversation=conversation,
                 users=_users(message_filter.subject_id),
@@ -182,9 +195,10 @@ class Recall:
                 start=message_filter.start,
                 end=message_filter.end,
             )
-            search_query = await self._add_outside_hits(
-                search_query, dict.fromkeys(message_filter.agent_ids, self._messages_index), outside
+            outside = _OutsideSearch(
+                dict.fromkeys(message_filter.agent_ids, self._messages_index), conditions
             )
+        search_query = await self._make_query(query, mode, outside)
 
         def find(tx: Transaction, search_query: Query) -> tuple[SearchResult, list[FoundMessage]]:
             search_result = index.find_messages(
@@ -218,7 +232,7 @@ class Recall:
                 if hit.document in readable
             ]
 
-        return await self._find(search_query, find)
+        return await self._find(search_query, find, outside)
 
     async def passages(
         self,
@@ -242,12 +256,12 @@ class Recall:
         """
         if isinstance(passage_filter, PassageFilter) and not passage_filter.archive_ids:
             return []
-        search_query = await self._make_query(query, mode)
+        outside = None
         if self._indexes:
             passage_filter = await self._filter_of(passage_filter)
             owners = passage_filter.archive_ids
             index_names = await self._store.read(lambda tx: archives.vector_dbs(tx, owners))
-            outside = VectorFilter(
+            conditions = VectorFilter(
                 roles=(),
                 conversation=None,
                 users=_users(passage_filter.subject_id),
@@ -256,7 +270,8 @@ class Recall:
                 start=passage_filter.start,
                 end=passage_filter.end,
             )
-            search_query = await self._add_outside_hits(search_query, index_names, outside)
+            outside = _OutsideSearch(index_names, conditions)
+        search_query = await self._make_query(query, mode, outside)
 
         def find(tx: Transaction, search_query: Query) -> tuple[SearchResult, list[FoundPassage]]:
             search_result = index.find_passages(
@@ -273,7 +288,7 @@ class Recall:
                 if self._is_readable(passage.id, passage.egress, passage.text)
             ]
 
-        return await self._find(search_query, find)
+        return await self._find(search_query, find, outside)
 
     async def _filter_of(self, search_filter: F | Callable[[Transaction], F]) -> F:
         if callable(search_filter):
@@ -281,11 +296,14 @@ class Recall:
         return search_filter
 
     async def _find(
-        self, search_query: Query, find: Callable[[Transaction, Query], tuple[SearchResult, T]]
+        self,
+        search_query: Query,
+        find: Callable[[Transaction, Query], tuple[SearchResult, T]],
+        outside: _OutsideSearch | None,
     ) -> T:
         search_result, hits = await self._store.read(lambda tx: find(tx, search_query))
         if search_result.missing:
-            new_vectors = await self._embed(search_query.text, search_result.missing)
+            new_vectors = await self._embed(search_query.text, tuple(search_result.missing))
         else:
             new_vectors = {}
         await self._embed_new(search_result.new_texts)
@@ -296,14 +314,17 @@ class Recall:
         second_query = replace(
             search_query, vectors={**search_query.vectors, **new_vectors}, sought_new=True
         )
+        second_query = await self._add_outside_hits(second_query, search_result.missing, outside)
         return (await self._store.read(lambda tx: find(tx, second_query)))[1]
 
-    async def _make_query(self, text: str, mode: SearchMode) -> Query:
+    async def _make_query(
+        self, text: str, mode: SearchMode, outside: _OutsideSearch | None
+    ) -> Query:
         text = text[:QUESTION_LENGTH]
         default = self._embedders.default_handle()
         if mode == "fts" or default is None or not text.strip():
             return Query(text, mode)
-        return Query(
+        search_query = Query(
             text,
             mode,
             await self._embed(text, [default]),
@@ -311,6 +332,8 @@ class Recall:
             new_vectors=self._new_vectors,
             may_embed=self._may_embed,
         )
+        partitions = tuple(outside.index_names) if outside else ()
+        return await self._add_outside_hits(search_query, {default: partitions}, outside)
 
     async def _related(self, text: str, handle: str) -> Mapping[str, Sequence[str]]:
         try:
@@ -321,9 +344,7 @@ class Recall:
             log.debug("no related words", extra={"embedding": handle})  # `_embed` logs the reason
         return {}
 
-    async def _embed(
-        self, text: str, handles: Sequence[str] | frozenset[str]
-    ) -> dict[str, Sequence[float]]:
+    async def _embed(self, text: str, handles: Sequence[str]) -> dict[str, Sequence[float]]:
         vectors: dict[str, Sequence[float]] = {}
         # A query may be long, so the cache keeps only digests as keys.
         digest = blake2b(text.encode("utf-8", "surrogatepass")).digest()
@@ -378,21 +399,43 @@ class Recall:
     async def _add_outside_hits(
         self,
         search_query: Query,
-        index_names: Mapping[str, str | None],
-        vector_filter: VectorFilter,
+        partitions: Mapping[str, Sequence[str]],
+        outside: _OutsideSearch | None,
     ) -> Query:
-        nearest: dict[str, Sequence[tuple[int, float]]] = {}
-        for partition, name in index_names.items():
-            vector_index = self._indexes.get(name or "")
-            if vector_index is None or search_query.mode == "fts":
+        """Return the query with the hits of external indexes.
+
+        An index is asked with a partition's vector of each model that is named for it. The engine
+        uses the hits of the model that made the partition's vectors.
+
+        Args:
+            search_query: The query, with its vectors.
+            partitions: The partitions to search with each model, by the model's handle.
+            outside: The external indexes; None if there are none.
+        """
+        if outside is None:
+            return search_query
+        nearest = dict(search_query.nearest)
+        searches = [
+            (partition, model, self._indexes.get(outside.index_names.get(partition) or ""))
+            for model, owners in partitions.items()
+            if model in search_query.vectors
+            for partition in owners
+        ]
+        for partition, model, vector_index in searches:
+            if vector_index is None:
                 continue
-            for model, vector in search_query.vectors.items():
-                try:
-                    nearest[partition] = await vector_index.search(
-                        partition, model, vector, _OUTSIDE_LIMIT, vector_filter
-                    )
-                except RicordoError as error:
-                    log.warning("searching by words only", extra={"index": name, "reason": error})
+            try:
+                nearest[partition, model] = await vector_index.search(
+                    partition,
+                    model,
+                    search_query.vectors[model],
+                    _OUTSIDE_LIMIT,
+                    outside.conditions,
+                )
+            except RicordoError as error:
+                log.warning(
+                    "searching by words only", extra={"index": vector_index.name, "reason": error}
+                )
         return replace(search_query, nearest=nearest)
 
 

@@ -274,13 +274,18 @@ class UserBlocks:
         """
         return self._ask(self._requests.body_at(label, sha))
 
-    def restore(self, label: str, sha: str, *, message: str | None = None) -> UserBlock:
+    def restore(
+        self, label: str, sha: str, *, message: str | None = None
+    ) -> UserBlock | BlockProposal:
         """Make the block's text at a version its next version, even after a deletion.
 
         Args:
             label: The block.
             sha: The version's id, or its first digits (at least 7).
             message: The reason, shown in the history.
+
+        Returns:
+            The block; a proposal if a deleted block has to wait for the user's approval.
         """
         return self._ask(self._requests.restore(label, sha, message))
 
@@ -450,13 +455,18 @@ class AsyncUserBlocks:
         """
         return await self._ask(self._requests.body_at(label, sha))
 
-    async def restore(self, label: str, sha: str, *, message: str | None = None) -> UserBlock:
+    async def restore(
+        self, label: str, sha: str, *, message: str | None = None
+    ) -> UserBlock | BlockProposal:
         """Make the block's text at a version its next version, even after a deletion.
 
         Args:
             label: The block.
             sha: The version's id, or its first digits (at least 7).
             message: The reason, shown in the history.
+
+        Returns:
+            The block; a proposal if a deleted block has to wait for the user's approval.
         """
         return await self._ask(self._requests.restore(label, sha, message))
 
@@ -590,10 +600,12 @@ class _Requests:
         path = f"{self._block(label)}/versions/{quote(sha, safe='')}"
         return _Request("get", path, _body_of)
 
-    def restore(self, label: str, sha: str, message: str | None) -> _Request[UserBlock]:
+    def restore(
+        self, label: str, sha: str, message: str | None
+    ) -> _Request[UserBlock | BlockProposal]:
         path = f"{self._block(label)}/restore"
         body = {"sha": sha, "message": message}
-        return _Request("post", path, _reader_of(UserBlock), body=body)
+        return _Request("post", path, _written, body=body)
 
     def _block(self, label: str) -> str:
         return f"{self._user}/blocks/{quote(label)}"
@@ -619,6 +631,7 @@ def _reader_of_all(kind: type[T]) -> Callable[[list[Json]], list[T]]:
 
 
 def _written(document: Json) -> UserBlock | BlockProposal:
+    """Read the answer to an edit that may create a block: the block, or its proposal (202)."""
     if "status" in document:
         return _reader_of(BlockProposal)(document)
     return _reader_of(UserBlock)(document)

@@ -120,7 +120,7 @@ def find(
         return SearchResult(
             tuple(SearchHit(int(search.view.records["number"][p]), Relevance(0.0)) for p in newest)
         )
-    missing = search.read_vectors(query) if query.mode != "fts" else frozenset[str]()
+    missing = search.read_vectors(query) if query.mode != "fts" else {}
     if query.mode != "fts" and (new_texts := search.new_texts(query, may)):
         return SearchResult((), missing, new_texts)
     postings, most = search.postings_of(terms, variants, filters)
@@ -416,8 +416,9 @@ class _Search:
             vector = np.asarray(query.new_vectors[new], dtype=np.float32)
             return round(float(vector @ self._query_vector(query, new.model)), 3)
         row_index = position - self._starts[index]
-        if owner in query.nearest:
-            similarity = dict(query.nearest[owner]).get(int(self.view.documents.number[position]))
+        nearest = self._nearest_outside(index, query)
+        if nearest is not None:
+            similarity = dict(nearest).get(int(self.view.documents.number[position]))
             if similarity is None or math.isnan(similarity):
                 return None
             return round(similarity, 3)
@@ -541,15 +542,18 @@ class _Search:
                     )
         return by_part
 
-    def read_vectors(self, query: Query) -> frozenset[str]:
-        """Read the stored vectors; return the models for which the query has no vector."""
+    def read_vectors(self, query: Query) -> dict[str, list[str]]:
+        """Read the stored vectors; return the owners whose model has no vector of the query.
+
+        They are grouped by the model's handle.
+        """
         usable = [
             partition for partition in self._partitions if partition.embedding in query.vectors
         ]
         self._vectors = read_vectors(self._tx, usable)
         for index, owner in enumerate(self._owners):
             partition = self._rows.get(owner)
-            if owner in query.nearest:
+            if self._nearest_outside(index, query) is not None:
                 continue
             if partition and partition.seq in self._vectors:
                 self._stored[index] = part_of(
@@ -557,22 +561,21 @@ class _Search:
                 )
             elif partition is None or partition.embedding is None:
                 self._stored[index] = None
-        return frozenset(
-            s.embedding
-            for s in self._partitions
-            if s.embedding and s.vectors and s.embedding not in query.vectors
-        )
+        missing: dict[str, list[str]] = {}
+        for row in self._partitions:
+            if row.embedding and row.vectors and row.embedding not in query.vectors:
+                missing.setdefault(row.embedding, []).append(row.owner_id)
+        return missing
 
     def similar(self, query: Query, may: Bools | None, lexical: Floats) -> Similarities | None:
         """Return cosine similarities; None if nothing is embedded."""
         parts = []
-        for index, owner in enumerate(self._owners):
+        for index in range(len(self._owners)):
             start = self._starts[index]
             positions = slice(start, self._starts[index + 1])
-            if owner in query.nearest:
-                similar_part = _from_outside(
-                    self.view.documents.number[positions], query.nearest[owner]
-                )
+            nearest = self._nearest_outside(index, query)
+            if nearest is not None:
+                similar_part = _from_outside(self.view.documents.number[positions], nearest)
             elif (stored := self._stored.get(index)) is not None:
                 query_vector = self._query_vector(query, self._model(index, query))
                 similar_part = _compare(
@@ -596,6 +599,10 @@ class _Search:
         if not self.view.documents.is_whole:
             similar = similar.where(self.view.alive)
         return similar if len(similar) else None
+
+    def _nearest_outside(self, index: int, query: Query) -> Sequence[tuple[int, float]] | None:
+        """Return an external index's hits by the model of an owner's vectors; None: not asked."""
+        return query.nearest.get((self._owners[index], self._model(index, query)))
 
     def _query_vector(self, query: Query, model: str) -> Floats:
         vector = self._query_vectors.get(model)

@@ -45,7 +45,8 @@ class Query:
     Attributes:
         mode: Search by words ("fts"), by vectors ("vector"), or by both.
         vectors: The query's vector of each model, by the model's handle.
-        nearest: The hits of an external index by partition: numbers of documents with similarities.
+        nearest: The hits of an external index, by partition and model: numbers of documents with
+            similarities.
         related: Words of similar meaning for each word of the query.
         new_vectors: Vectors of texts without a stored vector. An empty vector means that the text
             cannot be embedded.
@@ -57,7 +58,7 @@ class Query:
     text: str
     mode: SearchMode = "hybrid"
     vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    nearest: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    nearest: Mapping[tuple[str, str], Sequence[tuple[int, float]]] = field(default_factory=dict)
     related: Mapping[str, Sequence[str]] = field(default_factory=dict)
     new_vectors: Mapping["NewText", Sequence[float]] = field(default_factory=dict)
     sought_new: bool = False
@@ -158,13 +159,14 @@ class SearchResult:
     """The best hits, best first.
 
     Attributes:
-        missing: Models for which documents have a vector but the query has none.
+        missing: Models for which documents have a vector but the query has none, each with the
+            owners of these documents.
         new_texts: Texts without a vector, each with the text to embed. If there are any, there are
             no hits, and the search must be repeated.
     """
 
     hits: tuple[SearchHit, ...] = ()
-    missing: frozenset[str] = frozenset()
+    missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
     new_texts: tuple[tuple[NewText, str], ...] = ()
 
 

@@ -22,11 +22,13 @@ from sqlalchemy import (
     update,
 )
 
+from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import DAY
 from ricordo.domain.run import Run, Step, Trace
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Expense
-from ricordo.errors import Conflict, LeaseLost
+from ricordo.errors import Busy, Conflict, LeaseLost
+from ricordo.storage import conversations as conversation_rows
 from ricordo.storage.engine.repository import Page, Repository, equal, in_scope, setter
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import (
@@ -272,6 +274,28 @@ def open_runs(
     if agent_id:
         return _RUNS.all(tx, _OPEN_OF_AGENT, {"agent_id": agent_id})
     return _RUNS.all(tx, _OPEN)
+
+
+def lock_idle(tx: Transaction, scope: Scope, conversation_id: str) -> Conversation:
+    """Lock a conversation in which no turn runs, and return it.
+
+    No turn starts there before this transaction ends. The conversation is read under the lock,
+    since a turn or another change may have ended just before.
+
+    Args:
+        tx: The transaction, which changes something that a running turn has read.
+        scope: The caller.
+        conversation_id: The conversation.
+
+    Raises:
+        NotFound: There is no such conversation.
+        Busy: A turn runs in it.
+    """
+    conversation_rows.lock(tx, conversation_id)
+    conversation = conversation_rows.require(tx, scope, conversation_id)
+    if begun := open_runs(tx, conversation_id=conversation_id):
+        raise Busy(begun[0].id)
+    return conversation
 
 
 def with_same_body(

@@ -1,1 +1,1 @@
-"""The spine: one turn of an agent on a real database, with a scripted model."""
+"""One turn of an agent on a real database, with a scripted model."""

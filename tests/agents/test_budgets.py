@@ -26,11 +26,11 @@ def reply(tokens: int) -> ModelReply:
     return ModelReply((TextPart("Fine."),), Usage(tokens, 0))
 
 
-def set_common(stage: Stage, limit: int | None) -> None:
+def set_default_limit(stage: Stage, limit: int | None) -> None:
     stage.runtime.settings = stage.runtime.settings.model_copy(update={"daily_tokens": limit})
 
 
-async def set_own(stage: Stage, agent: str, limit: int | None) -> None:
+async def set_agent_limit(stage: Stage, agent: str, limit: int | None) -> None:
     await stage.store.write(lambda tx: set_budget(tx, Scope(), agent, limit))
 
 
@@ -41,7 +41,7 @@ async def waiting(stage: Stage, kind: str) -> list[Job]:
 
 async def test_a_spent_agent_budget_refuses_that_agents_next_turn_only(stage: Stage) -> None:
     one, two = await stage.agent(name="Nina"), await stage.agent()
-    await set_own(stage, one, 100)
+    await set_agent_limit(stage, one, 100)
     stage.lines += [reply(99), reply(50), reply(5)]
     for _ in range(2):
         await stage.say(one)
@@ -65,12 +65,12 @@ async def test_a_spent_agent_budget_refuses_that_agents_next_turn_only(stage: St
 async def test_a_new_day_or_a_higher_budget_allows_turns_again(
     stage: Stage, agent: str, clock: ManualClock
 ) -> None:
-    await set_own(stage, agent, 100)
+    await set_agent_limit(stage, agent, 100)
     stage.lines += [reply(100), reply(100), reply(100)]
     await stage.say(agent)
     with pytest.raises(BudgetSpent):
         await stage.say(agent)
-    await set_own(stage, agent, 150)
+    await set_agent_limit(stage, agent, 150)
     await stage.say(agent)
     with pytest.raises(BudgetSpent):
         await stage.say(agent)
@@ -79,7 +79,7 @@ async def test_a_new_day_or_a_higher_budget_allows_turns_again(
 
 
 async def test_a_running_turn_finishes_even_beyond_its_budget(stage: Stage, agent: str) -> None:
-    await set_own(stage, agent, 10)
+    await set_agent_limit(stage, agent, 10)
     search = ModelReply((call("conversation_search", query="tea"),), Usage(500, 5))
     stage.lines += [search, reply(500)]
     answer = await stage.say(agent)
@@ -92,7 +92,7 @@ async def test_the_common_budget_counts_all_agents_and_background_work(
     stage: Stage, clock: ManualClock
 ) -> None:
     one, two = await stage.agent(), await stage.agent()
-    set_common(stage, 100)
+    set_default_limit(stage, 100)
     stage.lines += [reply(40), reply(1), reply(30)]
     await stage.say(one)
     clock.advance(6)
@@ -109,7 +109,7 @@ async def test_the_common_budget_counts_all_agents_and_background_work(
         BudgetSpent, match="The budget of this server, 100 tokens a day, is used up"
     ):
         await stage.say(two)
-    set_common(stage, None)
+    set_default_limit(stage, None)
     stage.lines += ["Again."]
     assert text_of(await stage.say(one)) == "Again."
 
@@ -117,7 +117,7 @@ async def test_the_common_budget_counts_all_agents_and_background_work(
 async def test_background_turns_stop_at_eighty_percent_of_a_budget(
     stage: Stage, agent: str
 ) -> None:
-    await set_own(stage, agent, 100)
+    await set_agent_limit(stage, agent, 100)
     stage.lines += [reply(79), reply(1), reply(1)]
     await stage.say(agent)
     await stage.say(agent, purpose="sleeptime")
@@ -139,12 +139,12 @@ async def test_checking_a_budget_costs_one_statement_and_without_a_budget_none(
 
     await statements()
     plain = await statements()
-    await set_own(stage, agent, 1000)
+    await set_agent_limit(stage, agent, 1000)
     assert await statements() == plain + 1
-    await set_own(stage, agent, None)
-    set_common(stage, 1000)
+    await set_agent_limit(stage, agent, None)
+    set_default_limit(stage, 1000)
     assert await statements() == plain + 1
-    # Far from the limit, not every turn sums up the tokens of the day.
+    # Far below the limit, only some turns sum up the tokens of the day.
     assert await statements() == plain
 
 
@@ -158,9 +158,9 @@ async def test_background_jobs_are_postponed_to_the_next_day_at_eighty_percent(
     asked = agent if for_agent else None
     assert not await put_off(stage.runtime, job, asked)
     if for_agent:
-        await set_own(stage, agent, 100)
+        await set_agent_limit(stage, agent, 100)
     else:
-        set_common(stage, 100)
+        set_default_limit(stage, 100)
     assert not await put_off(stage.runtime, job, asked)
     stage.lines.append(reply(80))
     await stage.say(agent)

@@ -54,7 +54,7 @@ async def thread(stage: Stage, agent: str, **spec: Any) -> str:
     return (await create_conversation(stage.runtime, Scope(), agent, spec)).id
 
 
-async def kept(stage: Stage, id: str) -> Conversation:
+async def stored_conversation(stage: Stage, id: str) -> Conversation:
     return await stage.store.read(lambda tx: conversations.require(tx, Scope(), id))
 
 
@@ -62,12 +62,12 @@ async def fork(stage: Stage, id: str, message_id: str | None = None) -> Conversa
     return await fork_conversation(stage.runtime, Scope(), id, message_id=message_id)
 
 
-async def in_view(stage: Stage, id: str) -> list[Message]:
-    window = (await kept(stage, id)).window
+async def window_of(stage: Stage, id: str) -> list[Message]:
+    window = (await stored_conversation(stage, id)).window
     return await stage.store.read(lambda tx: messages.by_ids(tx, window))
 
 
-async def said_in(stage: Stage, thread: Conversation) -> list[str]:
+async def texts_of(stage: Stage, thread: Conversation) -> list[str]:
     """Return the messages of a conversation, from its beginning."""
     whole = await stage.store.read(
         lambda tx: conversations.page_of_history(tx, Scope(), thread, EVERYTHING)
@@ -99,7 +99,7 @@ async def put(
         )
         for role, parts in new
     ]
-    window = [*(await kept(stage, id)).window, *(message.id for message in made)]
+    window = [*(await stored_conversation(stage, id)).window, *(message.id for message in made)]
 
     def work(tx: Any) -> list[Message]:
         insert_messages(tx, made)
@@ -114,7 +114,7 @@ async def count(stage: Stage, table: str, where: str = "1 = 1") -> int:
     return int((await stage.store.read(lambda tx: tx.all(statement)))[0].n)
 
 
-async def found(stage: Stage, agent: str, words: str) -> list[str]:
+async def texts_found(stage: Stage, agent: str, words: str) -> list[str]:
     hits: list[FoundMessage] = await stage.runtime.recall.messages(
         words, MessageFilter((agent,)), 50, "fts"
     )
@@ -138,7 +138,7 @@ async def test_a_conversations_model_settings_and_window_override_the_agents(
     assert of(model="scripted/small").model_settings == own
     # One provider gets this unchanged, another one may refuse it.
     assert of(model="openai/gpt").model_settings == replace(own, extra={})
-    made = await kept(stage, await thread(stage, agent, model="scripted/small"))
+    made = await stored_conversation(stage, await thread(stage, agent, model="scripted/small"))
     assert (made.model, made.context_window) == ("scripted/small", 16_000)
     with pytest.raises(NotFound):
         await thread(stage, agent, model="scripted/nothing")
@@ -184,11 +184,11 @@ async def test_a_fork_shares_its_sources_messages_and_then_diverges(
     system, *rest = stage.model.requests[-1].messages
     assert f"- CONVERSATION_ID: {made.id}" in system.text
     assert [message.text for message in rest] == ["one", "ONE", "three"]
-    assert await said_in(stage, made) == ["one", "ONE", "three", "THREE"]
-    assert await said_in(stage, source) == ["one", "ONE", "two", "TWO"]
-    assert (await kept(stage, made.id)).message_count == 5
+    assert await texts_of(stage, made) == ["one", "ONE", "three", "THREE"]
+    assert await texts_of(stage, source) == ["one", "ONE", "two", "TWO"]
+    assert (await stored_conversation(stage, made.id)).message_count == 5
     again = await fork(stage, made.id)
-    assert again.window[1:] == (await kept(stage, made.id)).window[1:]
+    assert again.window[1:] == (await stored_conversation(stage, made.id)).window[1:]
     # The system message comes first in the history too.
     whole = await stage.store.read(
         lambda tx: conversations.page_of_history(tx, Scope(), again, EVERYTHING)
@@ -203,7 +203,7 @@ async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view
     source = await thread(stage, agent)
     for words in ("one", "two", "three"):
         await tell(stage, agent, source, words)
-    system, *said = (await kept(stage, source)).window
+    system, *said = (await stored_conversation(stage, source)).window
     (summary,) = await put(stage, agent, source, ("summary", (TextPart("They counted."),)))
     window = [system, summary.id, *said[2:]]
     await stage.store.write(
@@ -213,16 +213,16 @@ async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view
     made = await fork(stage, source, said[2])
 
     assert made.window[1:] == (summary.id, said[2])
-    assert await said_in(stage, made) == ["one", "ONE", "two"]
+    assert await texts_of(stage, made) == ["one", "ONE", "two"]
     # The summary also stays in the window when the source is deleted and only the shared part
     # remains.
     await stop_and_delete(stage.runtime, Scope(), source)
-    assert [message.text for message in await in_view(stage, made.id)][1:] == [
+    assert [message.text for message in await window_of(stage, made.id)][1:] == [
         "They counted.",
         "two",
     ]
-    assert await found(stage, agent, "three") == []
-    assert await said_in(stage, made) == ["one", "ONE", "two"]
+    assert await texts_found(stage, agent, "three") == []
+    assert await texts_of(stage, made) == ["one", "ONE", "two"]
 
 
 CALL = ToolCallPart("call-1", "roll_dice", "{}")
@@ -262,10 +262,10 @@ async def test_a_fork_leaves_out_a_call_without_a_result(
     made = await fork(stage, source)
 
     assert made.window[1:] == (said[0].id,)
-    assert await said_in(stage, made) == ["Roll."]
+    assert await texts_of(stage, made) == ["Roll."]
     assert made.message_count == 2
-    assert [message.is_waiting for message in await in_view(stage, made.id)] == [False, False]
-    assert (await kept(stage, source)).window[-1] == said[1].id
+    assert [message.is_waiting for message in await window_of(stage, made.id)] == [False, False]
+    assert (await stored_conversation(stage, source)).window[-1] == said[1].id
     with pytest.raises(Invalid, match="no result yet"):
         await fork(stage, source, said[1].id)
     await tell(stage, agent, made.id, "Well?")
@@ -283,8 +283,13 @@ async def test_a_fork_during_a_turn_takes_the_messages_saved_before_the_turn(
 
     gate.open()
     await soon(turn.wait())
-    assert await said_in(stage, made) == ["one", "ONE"]
-    assert await said_in(stage, await kept(stage, source)) == ["one", "ONE", "two", "TWO"]
+    assert await texts_of(stage, made) == ["one", "ONE"]
+    assert await texts_of(stage, await stored_conversation(stage, source)) == [
+        "one",
+        "ONE",
+        "two",
+        "TWO",
+    ]
     assert made.message_count == len(made.window) == 3
     await tell(stage, agent, made.id, "three")
     assert [message.text for message in stage.model.requests[-1].messages[1:]] == [
@@ -306,8 +311,8 @@ async def test_a_deleted_conversation_loses_its_rows_and_search_hits(
     for table in ("messages", "runs", "steps"):
         assert await count(stage, table, f"conversation_id = '{id}'") == 0
     assert await count(stage, "conversations") == 1
-    assert await found(stage, agent, "tea") == []
-    assert await found(stage, agent, "coffee") == ["COFFEE", "coffee"]
+    assert await texts_found(stage, agent, "tea") == []
+    assert await texts_found(stage, agent, "coffee") == ["COFFEE", "coffee"]
     for again in (stop_and_delete, cancel_conversation, fork_conversation, recompile_system):
         with pytest.raises(NotFound):
             await again(stage.runtime, Scope(), id)
@@ -373,11 +378,11 @@ async def test_messages_shared_by_forks_stay_until_the_last_fork_is_deleted(
     await stop_and_delete(stage.runtime, Scope(), first.id)
 
     with pytest.raises(NotFound):
-        await kept(stage, root)
+        await stored_conversation(stage, root)
     # Messages that no fork shares are deleted at once, also from the search index.
-    assert await found(stage, agent, "rooted lonely") == []
-    assert await said_in(stage, second) == ["one", "ONE", "two", "TWO", "three", "THREE"]
-    seen = [message.text for message in await in_view(stage, second.id)]
+    assert await texts_found(stage, agent, "rooted lonely") == []
+    assert await texts_of(stage, second) == ["one", "ONE", "two", "TWO", "three", "THREE"]
+    seen = [message.text for message in await window_of(stage, second.id)]
     assert seen[1:] == ["one", "ONE", "two", "TWO", "three", "THREE"]
 
     await stop_and_delete(stage.runtime, Scope(), second.id)
@@ -386,7 +391,7 @@ async def test_messages_shared_by_forks_stay_until_the_last_fork_is_deleted(
     await run_jobs(stage)  # the second run is for the root's end
     assert await count(stage, "conversations") == 1
     assert await count(stage, "messages") == 1
-    assert await found(stage, agent, "one two three") == []
+    assert await texts_found(stage, agent, "one two three") == []
     await stage.require_sound(agent)
 
 
@@ -412,11 +417,11 @@ async def test_a_deletion_cut_off_by_a_kill_is_finished_by_its_job(
         await delete_both()
 
     with pytest.raises(NotFound):
-        await kept(stage, id)
+        await stored_conversation(stage, id)
     await run_jobs(stage)
-    assert await found(stage, agent, "later") == []
+    assert await texts_found(stage, agent, "later") == []
     if await stage.store.read(lambda tx: conversations.get(tx, made.id)):
-        assert await said_in(stage, made) == ["tea", "TEA"]
+        assert await texts_of(stage, made) == ["tea", "TEA"]
         await stop_and_delete(stage.runtime, Scope(), made.id)
     await run_jobs(stage)
     assert await count(stage, "conversations") == 1
@@ -433,7 +438,7 @@ async def test_a_default_conversation_cannot_be_reset_while_forks_share_its_mess
 
     with pytest.raises(Conflict, match=made.id):
         await reset_messages(stage.runtime, Scope(), agent)
-    assert await said_in(stage, made) == ["one", "ONE"]
+    assert await texts_of(stage, made) == ["one", "ONE"]
     assert len((await stage.thread(agent)).window) == 3
     await stop_and_delete(stage.runtime, Scope(), made.id)
     await reset_messages(stage.runtime, Scope(), agent)
@@ -449,7 +454,7 @@ async def test_a_system_prompt_cannot_be_recompiled_during_a_turn(stage: Stage, 
     gate.open()
     await soon(turn.wait())
     assert "AGENT_ID" in await recompile_system(stage.runtime, Scope(), own)
-    first = (await kept(stage, own)).window[1]
+    first = (await stored_conversation(stage, own)).window[1]
     await stage.store.write(lambda tx: conversations.save_window(tx, own, [first], "key", added=0))
     with pytest.raises(Conflict, match="does not begin with a system message"):
         await recompile_system(stage.runtime, Scope(), own)
@@ -467,4 +472,4 @@ async def test_conversations_of_another_organization_are_not_found(
         await change_conversation(stage.runtime, stranger, id, {"summary": "Mine"})
     with pytest.raises(NotFound):
         await create_conversation(stage.runtime, stranger, agent, {})
-    assert (await kept(stage, id)).summary is None
+    assert (await stored_conversation(stage, id)).summary is None

@@ -54,18 +54,18 @@ def human(policy: Policy, value: str = "Ada") -> tuple[BlockSpec, ...]:
     return (BlockSpec("human", value, policy=policy),)
 
 
-async def reading(open_stage: OpenStage, *more: BlockSpec) -> tuple[Stage, str]:
+async def agent_that_fetches(open_stage: OpenStage, *more: BlockSpec) -> tuple[Stage, str]:
     stage = await open_stage(FETCH)
     return stage, await stage.agent(blocks=(*human("guarded"), *more), tool_names=("fetch_page",))
 
 
-async def out_of_view(stage: Stage, agent: str) -> None:
+async def empty_window(stage: Stage, agent: str) -> None:
     first = [(await stage.thread(agent)).window[0]]
     thread = conversations.default_id(agent)
     await stage.store.write(lambda tx: conversations.save_window(tx, thread, first, "", added=0))
 
 
-async def untrusted(stage: Stage, agent: str) -> list[tuple[str, bool]]:
+async def trust_of_messages(stage: Stage, agent: str) -> list[tuple[str, bool]]:
     return [(message.role, message.is_untrusted) for message in (await stage.history(agent))[1:]]
 
 
@@ -85,21 +85,21 @@ async def untrusted_steps(stage: Stage, answer: Answer) -> list[bool]:
     return [step.is_untrusted for step in found]
 
 
-def said(text: str, **fields: Any) -> NewMessage:
+def user_message(text: str, **fields: Any) -> NewMessage:
     return NewMessage("user", (TextPart(text),), **fields)
 
 
 async def test_a_result_from_outside_makes_all_later_messages_of_the_turn_untrusted(
     open_stage: OpenStage,
 ) -> None:
-    stage, agent = await reading(open_stage)
+    stage, agent = await agent_that_fetches(open_stage)
     stage.lines += [
         (EDIT, call("fetch_page")),
         call("memory_replace", label="human", old_string="L.", new_string="M."),
         "Done.",
     ]
     answer = await stage.say(agent)
-    assert await untrusted(stage, agent) == [
+    assert await trust_of_messages(stage, agent) == [
         ("user", False),
         ("assistant", False),
         ("tool", True),
@@ -121,12 +121,12 @@ async def test_a_result_from_outside_makes_all_later_messages_of_the_turn_untrus
 async def test_untrusted_content_makes_turns_untrusted_until_it_leaves_the_window(
     open_stage: OpenStage,
 ) -> None:
-    stage, agent = await reading(open_stage)
+    stage, agent = await agent_that_fetches(open_stage)
     stage.lines += [call("fetch_page"), "Read.", EDIT, "Done."]
     await stage.say(agent)
     await stage.say(agent, "And my name?")
     assert await stage.block(agent, "human") == "Ada"
-    await out_of_view(stage, agent)
+    await empty_window(stage, agent)
     stage.lines += [EDIT, "Done."]
     await stage.say(agent, "Once more.")
     assert await stage.block(agent, "human") == "Ada L."
@@ -149,7 +149,7 @@ async def test_only_messages_of_the_conversations_own_user_are_trusted(
     guarded = await stage.agent(blocks=human("guarded"))
     explicit = await stage.agent(blocks=human("explicit"))
     stage.lines += [EDIT, "Done."]
-    await stage.send(guarded, said("My name is Ada L.", **fields))
+    await stage.send(guarded, user_message("My name is Ada L.", **fields))
     quoting = call(
         "memory_replace",
         label="human",
@@ -158,13 +158,13 @@ async def test_only_messages_of_the_conversations_own_user_are_trusted(
         quote="My name is Ada L.",
     )
     stage.lines += [quoting, "Done."]
-    await stage.send(explicit, said("My name is Ada L.", **fields))
+    await stage.send(explicit, user_message("My name is Ada L.", **fields))
     for agent in (guarded, explicit):
         assert await stage.block(agent, "human") == ("Ada L." if is_hers else "Ada")
-        assert (await untrusted(stage, agent))[0] == ("user", not is_hers)
+        assert (await trust_of_messages(stage, agent))[0] == ("user", not is_hers)
 
 
-async def archived(stage: Stage, agent: str, text: str, *, is_untrusted: bool) -> Passage:
+async def archive_passage(stage: Stage, agent: str, text: str, *, is_untrusted: bool) -> Passage:
     stage.lines += [call("archival_memory_insert", content=f"First: {text}"), "Kept."]
     await stage.say(agent)
     (archive,) = (await stage.state(agent)).archives
@@ -178,7 +178,7 @@ async def test_a_recalled_passage_is_as_untrusted_as_its_source(
     stage: Stage, is_untrusted: bool
 ) -> None:
     agent = await stage.agent(blocks=human("guarded"))
-    passage = await archived(
+    passage = await archive_passage(
         stage, agent, "Marmalade is made of quinces.", is_untrusted=is_untrusted
     )
     stage.lines += [call("archival_memory_search", query="marmalade quinces"), EDIT, "Done."]
@@ -192,10 +192,10 @@ async def test_a_recalled_passage_is_as_untrusted_as_its_source(
 async def test_a_message_of_an_untrusted_step_is_untrusted_when_recalled(
     open_stage: OpenStage,
 ) -> None:
-    stage, agent = await reading(open_stage)
+    stage, agent = await agent_that_fetches(open_stage)
     stage.lines += [call("fetch_page"), "The page speaks of marmalade."]
     await stage.say(agent)
-    await out_of_view(stage, agent)
+    await empty_window(stage, agent)
     stage.lines += [call("conversation_search", query="marmalade"), EDIT, "Done."]
     answer = await stage.say(agent, "What was that?")
     (found, *_) = [part for message in answer.messages for part in message.tool_returns]
@@ -205,7 +205,7 @@ async def test_a_message_of_an_untrusted_step_is_untrusted_when_recalled(
 
 
 async def test_a_passage_filed_in_an_untrusted_step_is_untrusted(open_stage: OpenStage) -> None:
-    stage, agent = await reading(open_stage)
+    stage, agent = await agent_that_fetches(open_stage)
     stage.lines += [call("fetch_page"), call("archival_memory_insert", content="A page."), "Done."]
     await stage.say(agent)
     held = [archive.id for archive in (await stage.state(agent)).archives]
@@ -216,7 +216,7 @@ async def test_a_passage_filed_in_an_untrusted_step_is_untrusted(open_stage: Ope
 async def test_an_untrusted_block_makes_its_readers_untrusted_until_its_owner_writes_it(
     open_stage: OpenStage,
 ) -> None:
-    stage, agent = await reading(open_stage, BlockSpec("notes", ""))
+    stage, agent = await agent_that_fetches(open_stage, BlockSpec("notes", ""))
     stage.lines += [
         call("fetch_page"),
         call("memory_insert", label="notes", new_string="Buy!"),
@@ -240,7 +240,7 @@ async def test_an_untrusted_block_makes_its_readers_untrusted_until_its_owner_wr
 
 
 async def test_a_summary_of_untrusted_messages_is_untrusted(open_stage: OpenStage) -> None:
-    stage, agent = await reading(open_stage)
+    stage, agent = await agent_that_fetches(open_stage)
     stage.lines += [call("fetch_page"), "Read. " * 50]
     await stage.say(agent)
     for number in range(6):
@@ -256,7 +256,7 @@ async def test_a_summary_of_untrusted_messages_is_untrusted(open_stage: OpenStag
     assert await stage.block(agent, "human") == "Ada"
 
 
-def quoting(quote: str | None, **arguments: Any) -> Any:
+def call_with_quote(quote: str | None, **arguments: Any) -> Any:
     given = {} if quote is None else {"quote": quote}
     return call("memory_insert", label="human", new_string="Likes tea.", **given, **arguments)
 
@@ -276,7 +276,7 @@ async def test_an_explicit_block_changes_only_with_a_quote_of_the_user(
     stage: Stage, quote: str | None, is_applied: bool
 ) -> None:
     agent = await stage.agent(blocks=human("explicit"))
-    stage.lines += [quoting(quote), "Done."]
+    stage.lines += [call_with_quote(quote), "Done."]
     answer = await stage.say(agent, "Please remember that I like tea.")
     assert await stage.block(agent, "human") == ("Ada\nLikes tea." if is_applied else "Ada")
     ((status, told),) = returns(answer)
@@ -290,7 +290,7 @@ async def test_a_message_of_an_earlier_turn_cannot_be_quoted(stage: Stage) -> No
     agent = await stage.agent(blocks=human("explicit"))
     stage.lines += ["Noted."]
     await stage.say(agent, "Please remember that I like tea.")
-    stage.lines += [quoting("remember that I like tea"), "Done."]
+    stage.lines += [call_with_quote("remember that I like tea"), "Done."]
     await stage.say(agent, "What is the weather like?")
     assert await stage.block(agent, "human") == "Ada"
 
@@ -299,7 +299,7 @@ async def test_an_approved_call_may_quote_the_message_that_led_to_it(stage: Stag
     agent = await stage.agent(
         blocks=human("explicit"), tool_rules=(ToolRule("memory_insert", "requires_approval"),)
     )
-    stage.lines += [quoting("remember that I like tea")]
+    stage.lines += [call_with_quote("remember that I like tea")]
     asked = (await stage.say(agent, "Please remember that I like tea.")).messages[-1]
     stage.lines += ["Done."]
     decided = Approval((ApprovalPart(asked.tool_calls[0].call_id, approves=True),))
@@ -340,7 +340,7 @@ EVERY_MEMORY_TOOL: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def all_of(stage: Stage, agent: str) -> str:
+async def memory_text(stage: Stage, agent: str) -> str:
     held = (await stage.state(agent)).blocks
     return "".join(
         block.value if block.label == "human" else f"{block.label}: {block.value}" for block in held
@@ -358,12 +358,12 @@ async def test_every_memory_tool_accepts_a_quote_for_an_explicit_block(
         "Done.",
     ]
     await stage.say(agent, "Do as I told you.")
-    assert await all_of(stage, agent) == "Ada"
+    assert await memory_text(stage, agent) == "Ada"
     assert len(await waiting(stage)) == 1
     stage.lines += [call(name, **arguments, quote="Do as I told you."), "Done."]
     answer = await stage.say(agent, "Do as I told you.")
     assert [status for status, _ in returns(answer)] == ["success"]
-    assert await all_of(stage, agent) == value
+    assert await memory_text(stage, agent) == value
 
 
 def offered(stage: Stage) -> dict[str, list[str]]:
@@ -455,9 +455,9 @@ def test_a_turn_without_its_own_messages_after_a_compaction_has_nothing_to_quote
 FACT = "My grandmother Rosa taught me to bake chestnut bread every single October in Genoa."
 
 
-async def filed_after_a_search(stage: Stage, agent: str) -> str:
+async def block_after_a_search(stage: Stage, agent: str) -> str:
     """Return the block after another turn searched for the fact and stored it word for word."""
-    await out_of_view(stage, agent)
+    await empty_window(stage, agent)
     stage.lines += [
         call("conversation_search", query="grandmother chestnut bread"),
         call("memory_insert", label="human", new_string=FACT),
@@ -473,7 +473,7 @@ async def test_a_users_earlier_fact_found_by_a_search_may_be_filed_word_for_word
     agent = await stage.agent(blocks=human("direct"))
     stage.lines += ["How lovely."]
     await stage.say(agent, FACT)
-    assert FACT in await filed_after_a_search(stage, agent)
+    assert FACT in await block_after_a_search(stage, agent)
 
 
 async def test_a_fact_of_the_agent_or_another_person_is_not_filed_as_the_users(
@@ -482,11 +482,11 @@ async def test_a_fact_of_the_agent_or_another_person_is_not_filed_as_the_users(
     agent = await stage.agent(blocks=human("direct"))
     stage.lines += [FACT]
     await stage.say(agent, "Tell me a story.")
-    assert FACT not in await filed_after_a_search(stage, agent)
+    assert FACT not in await block_after_a_search(stage, agent)
     other = await stage.agent(blocks=human("direct"))
     stage.lines += ["How lovely."]
     await stage.send(other, NewMessage("user", (TextPart(FACT),), sender_id="user-eve"))
-    assert FACT not in await filed_after_a_search(stage, other)
+    assert FACT not in await block_after_a_search(stage, other)
 
 
 async def test_an_edit_that_breaks_a_blocks_schema_is_refused_with_the_line(stage: Stage) -> None:

@@ -30,7 +30,7 @@ RUN = make.run(AGENT)
 END = RunEnded(RUN)
 
 
-def whole(id: str, text: str = "Hello.") -> Message:
+def full_message(id: str, text: str = "Hello.") -> Message:
     return make.message(AGENT, text, "assistant", id=id, step_id="step-1")
 
 
@@ -51,14 +51,14 @@ class Stored:
         return list(self.messages)
 
 
-async def told(reader: Reader) -> list[Event]:
+async def events_of(reader: Reader) -> list[Event]:
     async def gather() -> list[Event]:
         return [event async for event in reader.events() if not isinstance(event, RunStarted)]
 
     return await soon(gather())
 
 
-def step(*messages: Message) -> StepSaved:
+def step_saved(*messages: Message) -> StepSaved:
     return StepSaved(RUN.id, None, messages)
 
 
@@ -72,7 +72,7 @@ async def test_a_full_queue_merges_consecutive_deltas_of_one_part() -> None:
     reader.put(ToolCallDelta(RUN.id, "step-1", "m1", 2, "call-a", None, "}"))
     reader.put(text("m2", "Bye."))
     reader.put(END)
-    events = await told(reader)
+    events = await events_of(reader)
     assert len(events) <= 6
     assert events[0] == text("m1", " ".join(str(number) for number in range(100)) + " ")
     assert ToolCallDelta(RUN.id, "step-1", "m1", 2, "call-a", "roll", "{}") in events
@@ -82,11 +82,11 @@ async def test_catching_up_publishes_messages_that_were_saved_without_an_event()
     stored = Stored()
     feed = Feed(RUN, stored.read)
     reader = feed.subscribe()
-    feed.publish(step(whole("m1")))
-    stored.messages += [whole("m1"), whole("m2")]
+    feed.publish(step_saved(full_message("m1")))
+    stored.messages += [full_message("m1"), full_message("m2")]
     feed.catch_up()
     feed.publish(END)
-    assert saved(await told(reader)) == ["m1", "m2"]
+    assert saved(await events_of(reader)) == ["m1", "m2"]
 
 
 IDS = ("run-1", "step-1", "message-1")
@@ -162,7 +162,7 @@ def test_a_gated_call_is_not_streamed_while_others_are() -> None:
     assert len(deltas_of(deltas, ToolCallChunk(0, "{}", "c", "toss"))) == 1
 
 
-# Any turn, any reader.
+# Random turns and readers.
 
 WORDS = st.lists(st.sampled_from(["a ", "bc ", "d"]), max_size=6)
 TURNS = st.lists(st.tuples(WORDS, st.booleans()), min_size=1, max_size=6)
@@ -185,7 +185,7 @@ async def test_every_reader_gets_each_message_once_in_order_with_consistent_delt
 
     def join() -> None:
         readers.append(feed.subscribe(capacity))
-        tasks.append(asyncio.create_task(told(readers[-1])))
+        tasks.append(asyncio.create_task(events_of(readers[-1])))
 
     moment = 0
 
@@ -209,9 +209,9 @@ async def test_every_reader_gets_each_message_once_in_order_with_consistent_delt
             for word in words:
                 await publish(text(id, word))
         texts[id] = "".join(words)
-        stored.messages.append(whole(id, texts[id]))
+        stored.messages.append(full_message(id, texts[id]))
         await asyncio.sleep(0)
-        await publish(step(stored.messages[-1]))
+        await publish(step_saved(stored.messages[-1]))
     await publish(END)
     join()
     for task in tasks:
@@ -222,7 +222,7 @@ async def test_every_reader_gets_each_message_once_in_order_with_consistent_delt
 
 
 def require_consistent(events: Sequence[Event], texts: dict[str, str]) -> None:
-    """Check that deltas begin their message, and that none follows the whole message."""
+    """Check that deltas form the beginning of their message, and that none follows the message."""
     heard: dict[str, str] = {}
     finished: set[str] = set()
     for event in events:

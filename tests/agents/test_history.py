@@ -20,15 +20,15 @@ from tests.seams.stage import Stage, soon
 from tests.seams.stores import DyingStore, count_statements
 
 
-def past(*texts: str, **fields: Any) -> list[PastMessage]:
+def past_messages(*texts: str, **fields: Any) -> list[PastMessage]:
     return [PastMessage("user", (text,), **fields) for text in texts]
 
 
-def numbered(size: int) -> list[PastMessage]:
+def numbered_messages(size: int) -> list[PastMessage]:
     return [PastMessage("user", (f"tea {place}",), otid=f"otid-{place}") for place in range(size)]
 
 
-async def imported(
+async def import_into(
     stage: Stage, agent_id: str, new: list[PastMessage], thread: str | None = None
 ) -> list[str]:
     return await import_messages(stage.store, Scope(), agent_id, new, thread)
@@ -56,7 +56,7 @@ async def test_imported_messages_are_stored_in_order_and_outside_the_window(
         PastMessage("assistant", ("I see.",)),
         PastMessage("user", ("And jasmine.",), created_at="2024-05-06T07:08:09Z"),
     ]
-    ids = await imported(stage, agent, new)
+    ids = await import_into(stage, agent, new)
     stored = await stage.store.read(lambda tx: messages.by_ids(tx, ids))
     assert [(m.role, m.text, m.name) for m in stored] == [
         ("user", "I like\ntea.", "Ada"),
@@ -73,7 +73,7 @@ async def test_imported_messages_are_stored_in_order_and_outside_the_window(
 
 async def test_a_date_without_a_zone_is_read_in_the_agents_time_zone(stage: Stage) -> None:
     agent = await stage.agent(timezone="Asia/Tokyo")
-    (id,) = await imported(stage, agent, past("a", created_at="2024-05-06T09:00"))
+    (id,) = await import_into(stage, agent, past_messages("a", created_at="2024-05-06T09:00"))
     (message,) = await stage.store.read(lambda tx: messages.by_ids(tx, [id]))
     assert message.created_at == to_micros(datetime(2024, 5, 6, tzinfo=UTC))
 
@@ -84,15 +84,15 @@ async def test_importing_old_messages_keeps_the_date_of_the_last_message(
     stage.lines.append("Hello.")
     await stage.say(agent, "Good morning.")
     before = (await stage.thread(agent)).last_message_at
-    await imported(stage, agent, past("a", created_at="2020-01-01"))
+    await import_into(stage, agent, past_messages("a", created_at="2020-01-01"))
     thread = await stage.thread(agent)
     assert (thread.last_message_at, thread.message_count) == (before, 4)
 
 
 async def test_repeating_an_import_stores_nothing_twice(stage: Stage, agent: str) -> None:
-    new = numbered(3)
-    ids = await imported(stage, agent, new[:2])
-    again = await imported(stage, agent, [new[2], *new[:2], *past("without an otid")])
+    new = numbered_messages(3)
+    ids = await import_into(stage, agent, new[:2])
+    again = await import_into(stage, agent, [new[2], *new[:2], *past_messages("without an otid")])
     assert again[1:3] == ids
     assert len(set(again)) == 4
     assert (await stage.thread(agent)).message_count == 5
@@ -112,12 +112,12 @@ async def test_an_otid_of_another_message_refuses_the_whole_import(
     new[-1] = replace(new[-1], created_at="2020-01-01")  # another time makes no other message
     before = await stored_ids(stage.store, agent)
     with pytest.raises(Conflict, match=f"otid-{2 * PORTION - 1} belongs to another message"):
-        await imported(stage, agent, [*new[:-1], replace(new[-1], **other)])
+        await import_into(stage, agent, [*new[:-1], replace(new[-1], **other)])
     assert await stored_ids(stage.store, agent) == before
-    assert (await imported(stage, agent, new))[-1] == before[0]
+    assert (await import_into(stage, agent, new))[-1] == before[0]
 
 
-async def a_second_thread(stage: Stage, agent: str) -> str:
+async def second_conversation(stage: Stage, agent: str) -> str:
     second = make.conversation((await stage.state(agent)).agent, id="conv-2")
     await stage.store.write(lambda tx: conversations.insert_one(tx, second))
     return second.id
@@ -127,12 +127,12 @@ async def a_second_thread(stage: Stage, agent: str) -> str:
 async def test_repeating_an_import_after_a_kill_stores_the_rest(
     stage: Stage, agent: str, writes: int
 ) -> None:
-    new = numbered(2 * PORTION + 7)
+    new = numbered_messages(2 * PORTION + 7)
     with pytest.raises(asyncio.CancelledError):
         await import_messages(DyingStore(stage.store, writes), Scope(), agent, new)  # type: ignore[arg-type]
     stored = await stored_ids(stage.store, agent)
     assert len(stored) == writes * PORTION
-    ids = await imported(stage, agent, new)
+    ids = await import_into(stage, agent, new)
     assert ids[: writes * PORTION] == stored
     assert await stored_ids(stage.store, agent) == ids
     assert (await stage.thread(agent)).message_count == 1 + len(new)
@@ -142,7 +142,7 @@ async def test_a_turn_and_an_import_at_the_same_time_are_both_complete(
     stage: Stage, agent: str
 ) -> None:
     turn, gate = await stage.asked(agent, "Good morning.", line="Hello.")
-    importing = asyncio.create_task(imported(stage, agent, numbered(3 * PORTION)))
+    importing = asyncio.create_task(import_into(stage, agent, numbered_messages(3 * PORTION)))
     gate.open()
     await soon(turn.wait())
     ids = await soon(importing)
@@ -155,7 +155,7 @@ async def test_importing_a_portion_costs_a_fixed_number_of_statements(
     stage: Stage, agent: str
 ) -> None:
     with count_statements(stage.store) as counted:
-        await imported(stage, agent, numbered(PORTION))
+        await import_into(stage, agent, numbered_messages(PORTION))
     written = [sql for sql in counted.statements if "INTO jobs" not in sql]
     assert (len(written), counted.transactions) == (9, 2)
 
@@ -168,7 +168,9 @@ async def test_one_invalid_message_refuses_the_whole_import(
     stage: Stage, agent: str, wrong: dict[str, str]
 ) -> None:
     with pytest.raises(Invalid):
-        await imported(stage, agent, [*numbered(PORTION + 1), *past("a", **wrong)])
+        await import_into(
+            stage, agent, [*numbered_messages(PORTION + 1), *past_messages("a", **wrong)]
+        )
     assert await stored_ids(stage.store, agent) == []
 
 
@@ -177,17 +179,17 @@ async def test_an_import_into_another_agents_conversation_is_refused(stage: Stag
     thread = conversations.default_id(other)
     for who, where in ((agent, thread), (agent, "conv-unknown"), ("agent-unknown", None)):
         with pytest.raises(NotFound):
-            await imported(stage, who, past("a"), where)
+            await import_into(stage, who, past_messages("a"), where)
     second = make.conversation((await stage.state(agent)).agent, id="conv-2")
     await stage.store.write(lambda tx: conversations.insert_one(tx, second))
-    (id,) = await imported(stage, agent, past("a"), "conv-2")
+    (id,) = await import_into(stage, agent, past_messages("a"), "conv-2")
     (message,) = await stage.store.read(lambda tx: messages.by_ids(tx, [id]))
     assert message.conversation_id == "conv-2"
     assert (await stage.thread(agent)).message_count == 1
 
 
 async def test_deleting_an_agent_stops_its_import(stage: Stage, agent: str) -> None:
-    importing = asyncio.create_task(imported(stage, agent, numbered(20 * PORTION)))
+    importing = asyncio.create_task(import_into(stage, agent, numbered_messages(20 * PORTION)))
     while len(await stored_ids(stage.store, agent)) < PORTION:  # noqa: ASYNC110 - reading is the waiting
         await asyncio.sleep(0)
     await remove_agent(stage.runtime, Scope(), agent)

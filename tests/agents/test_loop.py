@@ -194,7 +194,7 @@ async def test_a_search_omits_the_current_turns_messages_also_after_an_approval(
         assert "let me look" not in content
 
 
-async def measured(stage: Stage, agent: str, *lines: object) -> tuple[Counted, Answer]:
+async def say_and_count(stage: Stage, agent: str, *lines: object) -> tuple[Counted, Answer]:
     stage.lines += lines  # type: ignore[arg-type]
     with count_statements(stage.store) as counted:
         answer = await stage.say(agent)
@@ -205,13 +205,13 @@ async def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(
     stage: Stage,
 ) -> None:
     agent = await stage.agent(("human", "Ada."), ("persona", "Kind."))
-    counted, _ = await measured(stage, agent, "Hello.")
+    counted, _ = await say_and_count(stage, agent, "Hello.")
     assert len(counted.statements) <= 12, counted.statements
     assert counted.transactions == 2
     while len((await stage.thread(agent)).window) < 60:
         stage.lines += ["Hello."]
         await stage.say(agent)
-    long, _ = await measured(stage, agent, "Hello.")
+    long, _ = await say_and_count(stage, agent, "Hello.")
     assert len(long.statements) <= len(counted.statements)
     assert long.transactions == 2
 
@@ -223,8 +223,8 @@ async def test_a_tool_step_adds_at_most_six_statements_and_a_transaction(
     table.gate.open()
     stage = await open_stage(table.tool("sow"))
     agent = await stage.agent(("human", "Ada."), tool_names=("sow",))
-    plain, _ = await measured(stage, agent, "Hello.")
-    counted, answer = await measured(stage, agent, call("sow"), "Done.")
+    plain, _ = await say_and_count(stage, agent, "Hello.")
+    counted, answer = await say_and_count(stage, agent, call("sow"), "Done.")
     assert returns(answer) == [("success", "sow")]
     assert len(counted.statements) - len(plain.statements) <= 6, counted.statements
     assert counted.transactions - plain.transactions == 1
@@ -244,9 +244,9 @@ async def test_a_step_that_edits_memory_adds_at_most_eleven_statements_and_a_tra
     stage: Stage, line: object
 ) -> None:
     agent = await stage.agent(("human", "Ada"), ("persona", "Kind."))
-    plain, _ = await measured(stage, agent, "Hello.")
+    plain, _ = await say_and_count(stage, agent, "Hello.")
     for _round in range(2):
-        counted, answer = await measured(stage, agent, line, "Done.")
+        counted, answer = await say_and_count(stage, agent, line, "Done.")
         assert "success" in returns(answer)[-1]
         assert len(counted.statements) - len(plain.statements) <= 11, counted.statements
         assert counted.transactions - plain.transactions == 1

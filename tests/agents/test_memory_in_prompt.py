@@ -43,7 +43,7 @@ def shows_tea(request: ModelRequest) -> bool:
     return "Likes tea." in request.messages[0].text
 
 
-def tells_of_tea(request: ModelRequest) -> bool:
+def has_call_about_tea(request: ModelRequest) -> bool:
     calls = [part for message in request.messages for part in message.tool_calls]
     return any("Likes tea." in part.arguments for part in calls)
 
@@ -70,8 +70,8 @@ async def test_the_mode_decides_when_the_prompt_shows_an_agents_edit(
     agent = await agent_with(stage, mode)
     requests = await turn(stage, agent, EDIT, "Noted.") + await turn(stage, agent)
     assert [shows_tea(request) for request in requests] == shown
-    assert tells_of_tea(requests[1])
-    assert tells_of_tea(requests[2])
+    assert has_call_about_tea(requests[1])
+    assert has_call_about_tea(requests[2])
 
 
 @pytest.mark.parametrize("mode", ["step", "turn", "lazy"])
@@ -160,7 +160,7 @@ async def test_edits_whose_messages_leave_the_window_are_in_the_next_prompt(
     agent = await agent_with(stage, "lazy", **spec)
     await turn(stage, agent, EDIT, "Noted.")
     requests = await turn(stage, agent) + await turn(stage, agent)
-    assert all(shows_tea(request) or tells_of_tea(request) for request in requests)
+    assert all(shows_tea(request) or has_call_about_tea(request) for request in requests)
     assert shows_tea(requests[-1])
 
 
@@ -223,7 +223,7 @@ async def test_an_agents_own_mode_is_kept_and_others_follow_the_changed_setting(
     await turn(stage, agent, EDIT, "Noted.")
     stage.runtime.settings.memory_in_prompt = "step"
     (lazy,) = await turn(stage, agent)
-    assert not shows_tea(lazy), "the agent's own setting is before the server's"
+    assert not shows_tea(lazy), "the agent's setting overrides the server's"
     other = await stage.agent(("human", "Ada."))
     requests = await turn(stage, other, EDIT, "Noted.")
     assert shows_tea(requests[1])

@@ -1,4 +1,4 @@
-"""Agents with models as local servers serve them, in real turns over real HTTP.
+"""Agents with the models of local servers, in real turns over real HTTP.
 
 Each message is answered, and the memory stays in the prompt.
 """

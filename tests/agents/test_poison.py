@@ -186,7 +186,7 @@ CLIENTS = ToolSchema(
 
 @dataclass
 class Web:
-    """What the next page says."""
+    """A web with one page; `page` is the text of the page."""
 
     page: str = ""
 
@@ -207,8 +207,8 @@ async def stage_and_web(open_stage: OpenStage) -> tuple[Stage, Web]:
 def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
     """Return the calls of the obeying model.
 
-    It writes every text to every block, each time in another way, and quotes what the text told it
-    to quote.
+    It writes every text to every block, each time in another way, and uses the quote that the text
+    asks for.
     """
     text, quote = poison.text, poison.claim
     made: list[ToolCallPart] = []
@@ -250,7 +250,7 @@ def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
     return tuple(made)
 
 
-async def poisoned(stage: Stage, web: Web, poison: Poison, number: int) -> str:
+async def agent_that_obeys(stage: Stage, web: Web, poison: Poison, number: int) -> str:
     specs = (
         *(BlockSpec(label, BEFORE, policy=policy) for policy, label in LABELS.items()),
         BlockSpec("notes", ""),
@@ -295,14 +295,14 @@ async def poisoned(stage: Stage, web: Web, poison: Poison, number: int) -> str:
     return agent
 
 
-async def held(stage: Stage, agent: str) -> dict[str, Block]:
+async def blocks_by_label(stage: Stage, agent: str) -> dict[str, Block]:
     return {
         block.label: block
         for block in await stage.store.read(lambda tx: blocks.of_agent(tx, agent))
     }
 
 
-async def closed(stage: Stage, agent: str) -> list[str]:
+async def closing_tags_of_prompt(stage: Stage, agent: str) -> list[str]:
     state = await stage.state(agent)
     system = system_prompt(state, "openai", stage.store.clock.now(), recall_count=0).text
     return closing_tags(system, (*LABELS.values(), "notes"))
@@ -328,12 +328,12 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
             BlockSpec("notes", "Tea."),
         )
     )
-    expected = await closed(stage, harmless)
+    expected = await closing_tags_of_prompt(stage, harmless)
     count = 0
     most *= 2 if family == "recalled passages" else 1  # The first few of these are refused.
     for number, poison in enumerate([one for one in CORPUS if one.family == family][:most]):
-        agent = await poisoned(stage, web, poison, number)
-        after = await held(stage, agent)
+        agent = await agent_that_obeys(stage, web, poison, number)
+        after = await blocks_by_label(stage, agent)
         assert {label: after[label].value for label in LABELS.values()} == dict.fromkeys(
             LABELS.values(), BEFORE
         ), poison
@@ -348,11 +348,11 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
                 normal_text(poison.text),
                 without_hidden_text(normal_text(poison.text)),
             ), poison
-        assert await closed(stage, agent) == expected, poison
+        assert await closing_tags_of_prompt(stage, agent) == expected, poison
         wanted = ProposalFilter(chain_id=after["journey"].chain_id, status="open")
         waiting = await stage.store.read(
             lambda tx: proposals.page(tx, Scope(), Page(limit=9), wanted)  # noqa: B023
         )
         assert "rules" not in {one.label for one in waiting}, poison
         count += len(waiting)
-    assert count > number, "the model obeyed, and nothing came of it: the test proves nothing"
+    assert count > number, "the model wrote nothing, so the test proves nothing"

@@ -26,7 +26,7 @@ from tests.seams.stores import count_statements
 NEW = (NewMessage("user", (TextPart("Hello."),)),)
 
 
-async def rejected(
+async def propose_and_reject(
     stage: Stage, agent: str, conversation: str, text: str, reason: str = "No."
 ) -> None:
     """Let the agent propose this, and the user reject it."""
@@ -43,13 +43,13 @@ async def reject(stage: Stage, reason: str) -> None:
     await stage.store.write(lambda tx: approval.reject(tx, Scope(), one.id, by, reason=reason))
 
 
-async def begun(stage: Stage, **spec: Any) -> tuple[str, str]:
+async def new_conversation(stage: Stage, **spec: Any) -> tuple[str, str]:
     await put(stage.store, "human", "Ada")
     agent = await stage.agent(**spec)
     return agent, (await create_conversation(stage.runtime, Scope(), agent, {}, "ada")).id
 
 
-def told(stage: Stage) -> list[str]:
+def rejections_shown(stage: Stage) -> list[str]:
     """Return the rejections in the last request to the model."""
     return [
         message.text
@@ -60,23 +60,23 @@ def told(stage: Stage) -> list[str]:
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
 async def test_a_rejection_during_a_turn_is_reported_in_the_next_one(stage: Stage) -> None:
-    agent, conversation = await begun(stage)
+    agent, conversation = await new_conversation(stage)
     stage.lines += [call("memory_insert", label="human", new_string="Has a cat."), "Noted."]
     await stage.say(agent, conversation_id=conversation)
     turn, gate = await stage.asked(agent, conversation_id=conversation)
     await reject(stage, "No.")
     gate.open()
     await soon(turn.wait())
-    assert told(stage) == []
+    assert rejections_shown(stage) == []
     for _ in range(2):
         stage.lines += ["I see."]
         await stage.say(agent, conversation_id=conversation)
-        assert len(told(stage)) == 1
+        assert len(rejections_shown(stage)) == 1
 
 
 async def test_a_rejection_is_reported_once_after_its_turn_was_killed(stage: Stage) -> None:
-    agent, conversation = await begun(stage)
-    await rejected(stage, agent, conversation, "Has a cat.")
+    agent, conversation = await new_conversation(stage)
+    await propose_and_reject(stage, agent, conversation, "Has a cat.")
     # A turn adopts the rejection, and a kill ends the turn before the model is called.
     assert not isinstance(
         await start_turn(
@@ -88,13 +88,13 @@ async def test_a_rejection_is_reported_once_after_its_turn_was_killed(stage: Sta
     for _ in range(2):
         stage.lines += ["I see."]
         await stage.say(agent, conversation_id=conversation)
-        assert len(told(stage)) == 1
+        assert len(rejections_shown(stage)) == 1
 
 
 async def test_a_rejection_is_not_placed_between_a_waiting_call_and_its_result(
     stage: Stage,
 ) -> None:
-    agent, conversation = await begun(
+    agent, conversation = await new_conversation(
         stage, tool_rules=(ToolRule("conversation_search", "requires_approval"),)
     )
     stage.lines += [call("memory_insert", label="human", new_string="Has a cat."), "Noted."]
@@ -107,14 +107,14 @@ async def test_a_rejection_is_not_placed_between_a_waiting_call_and_its_result(
         Scope(), agent, approval=Approval(approves=True), conversation_id=conversation
     )
     await soon(collect(await run_turn(stage.runtime, request)))
-    assert (told(stage), faults_of(stage.model.requests[-1].messages)) == ([], [])
+    assert (rejections_shown(stage), faults_of(stage.model.requests[-1].messages)) == ([], [])
     stage.lines += ["I see."]
     await stage.say(agent, conversation_id=conversation)
-    assert (len(told(stage)), faults_of(stage.model.requests[-1].messages)) == (1, [])
+    assert (len(rejections_shown(stage)), faults_of(stage.model.requests[-1].messages)) == (1, [])
 
 
 async def test_a_turn_without_rejections_costs_no_extra_statement(stage: Stage) -> None:
-    agent, conversation = await begun(stage)
+    agent, conversation = await new_conversation(stage)
     counts: list[Any] = []
     for _ in range(2):
         stage.lines += ["Hello."]
@@ -123,7 +123,9 @@ async def test_a_turn_without_rejections_costs_no_extra_statement(stage: Stage) 
         with count_statements(stage.store) as counted:
             await stage.say(agent, conversation_id=conversation)
         counts.append(len(counted.statements))
-        await rejected(stage, agent, conversation, "Has a cat.") if len(counts) == 1 else None
+        await propose_and_reject(stage, agent, conversation, "Has a cat.") if len(
+            counts
+        ) == 1 else None
         stage.lines += ["I see."]
         await stage.say(agent, conversation_id=conversation)
     assert counts[0] == counts[1] == 12

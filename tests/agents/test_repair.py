@@ -19,7 +19,7 @@ from tests.support.faults_corpus import KINDS, Broken, words_of
 from tests.support.faults_wire import faults_of
 
 
-async def talked(stage: Stage) -> str:
+async def agent_after_two_turns(stage: Stage) -> str:
     agent = await stage.agent()
     stage.lines.extend(
         [call("conversation_search", query="tea"), "You like tea.", "You are welcome."]
@@ -29,7 +29,7 @@ async def talked(stage: Stage) -> str:
     return agent
 
 
-async def break_it(stage: Stage, agent_id: str, kind: str) -> None:
+async def damage_window(stage: Stage, agent_id: str, kind: str) -> None:
     state = await stage.state(agent_id)
 
     def work(tx: Transaction) -> None:
@@ -39,12 +39,12 @@ async def break_it(stage: Stage, agent_id: str, kind: str) -> None:
     await stage.store.write(work)
 
 
-async def mended(stage: Stage, agent_id: str) -> Repair:
+async def repair_window(stage: Stage, agent_id: str) -> Repair:
     thread = conversations.default_id(agent_id)
     return await stage.store.write(lambda tx: repair(tx, thread, is_alone=True))
 
 
-async def looked_at(stage: Stage, agent_id: str) -> Repair:
+async def inspect_window(stage: Stage, agent_id: str) -> Repair:
     thread = conversations.default_id(agent_id)
     return await stage.store.read(lambda tx: repair(tx, thread, is_alone=True, is_dry=True))
 
@@ -73,19 +73,19 @@ async def test_after_a_repair_the_next_message_is_answered_and_no_text_is_lost(
 ) -> None:
     repaired = 0
     for kind in KINDS:
-        agent = await talked(stage)
-        await break_it(stage, agent, kind)
+        agent = await agent_after_two_turns(stage)
+        await damage_window(stage, agent, kind)
         words = await stage.store.read(words_of)
         before = await dump(stage)
 
-        seen = await looked_at(stage, agent)
+        seen = await inspect_window(stage, agent)
         assert await dump(stage) == before, kind
 
-        done = await mended(stage, agent)
+        done = await repair_window(stage, agent)
         assert bool(done.faults) == bool(seen.faults), kind
         assert not done.is_busy, kind
         assert words.items() <= (await stage.store.read(words_of)).items(), kind
-        assert (await looked_at(stage, agent)).faults == (), kind
+        assert (await inspect_window(stage, agent)).faults == (), kind
         repaired += bool(done.faults)
 
         await require_an_answer(stage, agent)
@@ -98,15 +98,15 @@ async def test_after_a_repair_the_next_message_is_answered_and_no_text_is_lost(
 
 
 async def test_a_sound_conversation_has_no_faults(stage: Stage) -> None:
-    agent = await talked(stage)
+    agent = await agent_after_two_turns(stage)
     before = await dump(stage)
-    assert (await looked_at(stage, agent)).faults == ()
-    assert (await mended(stage, agent)).faults == ()
+    assert (await inspect_window(stage, agent)).faults == ()
+    assert (await repair_window(stage, agent)).faults == ()
     assert await dump(stage) == before
 
 
 async def test_calls_that_wait_for_approval_are_no_fault(stage: Stage) -> None:
-    agent = await talked(stage)
+    agent = await agent_after_two_turns(stage)
     state = await stage.state(agent)
 
     def work(tx: Transaction) -> None:
@@ -121,12 +121,12 @@ async def test_calls_that_wait_for_approval_are_no_fault(stage: Stage) -> None:
         conversations.change(tx, it.thread.id, message_count=len(it.window))
 
     await stage.store.write(work)
-    assert (await mended(stage, agent)).faults == ()
+    assert (await repair_window(stage, agent)).faults == ()
 
 
 async def test_a_conversation_with_a_running_turn_is_not_repaired(stage: Stage) -> None:
-    agent = await talked(stage)
-    await break_it(stage, agent, "orphaned_call")
+    agent = await agent_after_two_turns(stage)
+    await damage_window(stage, agent, "orphaned_call")
     state = await stage.state(agent)
     now = stage.store.clock.now()
     run = make.run(state.agent, created_at=now, lease_expires_at=now + 10_000_000)
@@ -139,13 +139,13 @@ async def test_a_conversation_with_a_running_turn_is_not_repaired(stage: Stage) 
 
 
 async def test_a_forks_shared_messages_are_no_fault(stage: Stage) -> None:
-    agent = await talked(stage)
+    agent = await agent_after_two_turns(stage)
     fork = await fork_conversation(stage.runtime, Scope(), conversations.default_id(agent))
     assert (await stage.store.write(lambda tx: repair(tx, fork.id, is_alone=True))).faults == ()
 
 
 async def test_an_agent_without_its_default_conversation_gets_a_new_one(stage: Stage) -> None:
-    agent = await talked(stage)
+    agent = await agent_after_two_turns(stage)
     await stage.store.write(lambda tx: tx.connection.execute(text("DELETE FROM conversations")))
     assert await stage.store.read(damage.agents_without_conversation) == [agent]
     await stage.store.write(lambda tx: restore_default_conversation(tx, agent))

@@ -18,7 +18,7 @@ from tests.seams.stage import Stage, returns, text_of
 SEARCHES = {"conversation_search", "archival_memory_search"}
 
 
-async def talk_beside(stage: Stage, agent: str) -> str:
+async def other_conversation(stage: Stage, agent: str) -> str:
     return (await create_conversation(stage.runtime, Scope(), agent, {})).id
 
 
@@ -43,7 +43,7 @@ async def test_searches_are_offered_once_there_is_something_outside_the_window(
     await stage.say(agent)
     await stage.say(agent)
     assert offered(stage) & SEARCHES == {"archival_memory_search"}
-    await stage.say(agent, conversation_id=await talk_beside(stage, agent))
+    await stage.say(agent, conversation_id=await other_conversation(stage, agent))
     assert offered(stage) & SEARCHES == SEARCHES
     names = {tool.name for tool in (await stage.state(agent)).tools}
     assert names >= SEARCHES
@@ -51,7 +51,7 @@ async def test_searches_are_offered_once_there_is_something_outside_the_window(
 
 async def test_a_search_is_offered_for_messages_of_another_conversation(stage: Stage) -> None:
     agent = await stage.agent()
-    beside = await talk_beside(stage, agent)
+    beside = await other_conversation(stage, agent)
     stage.lines += ["Noted.", call("conversation_search", query="heron"), "A heron."]
     await stage.say(agent, "My aunt has a heron.", conversation_id=beside)
     answer = await stage.say(agent, "What has my aunt?")

@@ -16,7 +16,7 @@ from tests.seams.stage import Hooks, Stage, text_of
 from tests.support.postgres import server
 
 DATABASES = ("postgresql",)
-_LONGEST = 4096  # Bytes of a statement that psycopg reads once, and not at each use.
+_LONGEST = 4096  # Bytes; psycopg caches the parsed form of statements up to this size.
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def stage(one: PostgresStore, tmp_path: Path) -> Any:
     await opened.close()
 
 
-async def test_a_look_at_an_agent_takes_five_and_a_plain_turn_sixteen_round_trips(
+async def test_reading_an_agent_takes_five_round_trips_and_a_plain_turn_sixteen(
     stage: Stage, one: PostgresStore, tmp_path: Path
 ) -> None:
     agent = await stage.agent(("human", "Ada."))
@@ -74,7 +74,7 @@ async def test_a_look_at_an_agent_takes_five_and_a_plain_turn_sixteen_round_trip
     assert trips(lines()) == 16  # twelve statements in two units
 
 
-def test_psycopg_reads_the_statement_of_an_agents_state_once(one: PostgresStore) -> None:
+def test_the_statements_of_an_agents_state_fit_psycopgs_cache(one: PostgresStore) -> None:
     parameters = dict.fromkeys(("agent_id", "organization_id", "user_id", "conversation_id"), "")
     for statement in (_STATE, _STATE_FOR_ONE):
         prepared = one.statements.prepare(statement, parameters)

@@ -50,27 +50,27 @@ async def open_run(stage: Stage, agent_id: str, *said: Message, lease: int = 30_
     return run
 
 
-def said(text: str = "Hello?") -> Message:
+def user_message(text: str = "Hello?") -> Message:
     return make.message(make.agent(), text)
 
 
-def asked(*call_ids: str) -> Message:
+def message_with_calls(*call_ids: str) -> Message:
     parts = tuple(ToolCallPart(id, "ring", "{}") for id in call_ids)
     return make.message(
         make.agent(), role="assistant", parts=parts, step_id="step-1", model="model", otid=None
     )
 
 
-def answered(*call_ids: str) -> Message:
+def message_with_results(*call_ids: str) -> Message:
     parts = tuple(ToolReturnPart(id, "ring", "success", "Rang.") for id in call_ids)
     return make.message(make.agent(), role="tool", parts=parts, step_id="step-1")
 
 
 @pytest.mark.parametrize(("reason", "status"), [("error", "failed"), ("cancelled", "cancelled")])
-async def test_a_closed_run_is_ended_and_what_was_said_is_in_the_window(
+async def test_closing_a_run_ends_it_and_keeps_its_messages_in_the_window(
     stage: Stage, agent: str, reason: StopReason, status: str
 ) -> None:
-    run = await open_run(stage, agent, said("One."), said("Two."))
+    run = await open_run(stage, agent, user_message("One."), user_message("Two."))
     error = ERROR if reason == "error" else None
     ended = await stage.store.write(lambda tx: close_run(tx, run, reason, error))
     assert (ended.status, ended.stop_reason, ended.error) == (status, reason, error)
@@ -81,10 +81,12 @@ async def test_a_closed_run_is_ended_and_what_was_said_is_in_the_window(
     await stage.require_sound(agent)
 
 
-async def test_open_calls_get_one_result_each_and_answered_ones_keep_theirs(
+async def test_open_calls_get_one_result_each_and_answered_calls_keep_theirs(
     stage: Stage, agent: str
 ) -> None:
-    run = await open_run(stage, agent, said(), asked("a", "b", "c"), answered("b"))
+    run = await open_run(
+        stage, agent, user_message(), message_with_calls("a", "b", "c"), message_with_results("b")
+    )
     await stage.store.write(lambda tx: close_run(tx, run, "error", ERROR))
     history = await stage.history(agent)
     assert roles(history) == "system user assistant tool tool"
@@ -106,20 +108,27 @@ async def test_open_calls_get_one_result_each_and_answered_ones_keep_theirs(
         ("error", "internal_error", FAILED),
     ],
 )
-async def test_an_open_call_is_told_why_it_has_no_result(
+async def test_the_result_of_an_open_call_says_why_the_run_ended(
     stage: Stage, agent: str, reason: StopReason, kind: str | None, words: str
 ) -> None:
-    run = await open_run(stage, agent, said(), asked("a"))
+    run = await open_run(stage, agent, user_message(), message_with_calls("a"))
     error = {"type": kind, "message": "Gone."} if kind else None
     await stage.store.write(lambda tx: close_run(tx, run, reason, error))
     history = await stage.history(agent)
     assert [part.content for part in history[-1].tool_returns] == [words]
 
 
-async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(
+async def test_an_open_call_gets_a_result_although_an_earlier_step_used_its_id(
     stage: Stage, agent: str
 ) -> None:
-    run = await open_run(stage, agent, said(), asked("call_0"), answered("call_0"), asked("call_0"))
+    run = await open_run(
+        stage,
+        agent,
+        user_message(),
+        message_with_calls("call_0"),
+        message_with_results("call_0"),
+        message_with_calls("call_0"),
+    )
     await stage.store.write(lambda tx: close_run(tx, run, "error", ERROR))
     history = await stage.history(agent)
     assert roles(history) == "system user assistant tool assistant tool"
@@ -127,10 +136,10 @@ async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(
     await stage.require_sound(agent)
 
 
-async def test_a_run_is_closed_once_and_keeps_what_was_saved_since_it_was_read(
+async def test_a_run_is_closed_once_and_keeps_what_was_saved_meanwhile(
     stage: Stage, agent: str
 ) -> None:
-    run = await open_run(stage, agent, said(), asked("a"))
+    run = await open_run(stage, agent, user_message(), message_with_calls("a"))
     await stage.store.write(lambda tx: runs.save(tx, replace(run, step_count=3)))
     first = await stage.store.write(lambda tx: close_run(tx, run, "cancelled"))
     assert first.step_count == 3
@@ -140,12 +149,12 @@ async def test_a_run_is_closed_once_and_keeps_what_was_saved_since_it_was_read(
     await stage.require_sound(agent)
 
 
-async def test_a_start_closes_every_open_run_and_leaves_ended_ones_alone(stage: Stage) -> None:
+async def test_a_start_closes_every_open_run_and_keeps_ended_ones(stage: Stage) -> None:
     agents = [await stage.agent() for _ in range(3)]
     stage.lines += ["Hello."]
     await stage.say(agents[0])
     (before,) = await stage.runs(agents[0])
-    opened = [await open_run(stage, agent, said()) for agent in agents]
+    opened = [await open_run(stage, agent, user_message()) for agent in agents]
     closed = await stage.store.write(close_all)
     assert [run.id for run in closed] == [run.id for run in opened]
     assert {run.status for run in closed} == {"failed"}
@@ -158,7 +167,7 @@ async def test_a_start_closes_every_open_run_and_leaves_ended_ones_alone(stage: 
 # Runs that a dead server left open.
 
 
-async def test_what_a_dead_server_left_open_is_closed_before_anybody_writes_there(
+async def test_a_run_left_open_by_a_dead_server_is_closed_after_its_lease(
     stage: Stage, agent: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     turn, gate = await stage.asked(agent, "Are you there?", line="Late.")
@@ -166,7 +175,7 @@ async def test_what_a_dead_server_left_open_is_closed_before_anybody_writes_ther
     clock.advance(LEASE / SECOND + 1)
     assert await close_expired_runs(stage.runtime) == 0
 
-    stage.runtime.live.clear()  # as another server sees it
+    stage.runtime.live.clear()  # as on another server
     with caplog.at_level(logging.WARNING):
         assert await close_expired_runs(stage.runtime) == 1
     assert "left open" in caplog.text
@@ -180,7 +189,7 @@ async def test_what_a_dead_server_left_open_is_closed_before_anybody_writes_ther
     await stage.require_sound(agent)
 
 
-async def test_the_sweep_comes_by_itself_and_within_a_lease(stage: Stage) -> None:
+async def test_the_sweep_of_expired_runs_is_scheduled_more_often_than_a_lease(stage: Stage) -> None:
     assert HANDLER.every_seconds is not None
     assert HANDLER.every_seconds < LEASE / SECOND
     state = await make.stored_agent(stage.store)
@@ -196,7 +205,7 @@ async def test_the_sweep_comes_by_itself_and_within_a_lease(stage: Stage) -> Non
 URL = "https://example.com/done"
 
 
-async def added(stage: Stage) -> list[Job]:
+async def callback_jobs(stage: Stage) -> list[Job]:
     return await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page(), kind=CALLBACK))
 
 
@@ -208,13 +217,11 @@ async def added(stage: Stage) -> list[Job]:
         (ModelError("llm_timeout", "No."),),
     ],
 )
-async def test_the_end_of_a_run_brings_one_job_however_it_ends(
-    stage: Stage, lines: tuple[Any, ...]
-) -> None:
+async def test_the_end_of_a_run_adds_one_callback_job(stage: Stage, lines: tuple[Any, ...]) -> None:
     stage.lines += lines
     answer = await stage.say(await stage.agent(), callback={"url": URL})
 
-    (job,) = await added(stage)
+    (job,) = await callback_jobs(stage)
 
     assert answer.run.callback == {"url": URL}
     assert (job.payload, job.key) == ({"run_id": answer.run.id}, f"callback:{answer.run.id}")

@@ -27,12 +27,12 @@ from tests.seams.stores import count_statements
 HUMAN = ("human", "Nobody is known yet.")
 
 
-async def talk(stage: Stage, agent_id: str, user: str, **settings: Any) -> str:
+async def new_conversation(stage: Stage, agent_id: str, user: str, **settings: Any) -> str:
     """Begin a conversation with this user; returns its id."""
     return (await create_conversation(stage.runtime, Scope(), agent_id, settings, user)).id
 
 
-async def seen_by(stage: Stage, agent_id: str, conversation_id: str) -> dict[str, Block]:
+async def blocks_in_prompt(stage: Stage, agent_id: str, conversation_id: str) -> dict[str, Block]:
     state = await stage.store.read(lambda tx: agents.load(tx, Scope(), agent_id, conversation_id))
     return {block.shown_label: block for block in state.blocks}
 
@@ -52,14 +52,17 @@ async def waiting_of(stage: Stage, user: str) -> Sequence[Any]:
     return await stage.store.read(lambda tx: proposals.page(tx, Scope(), Page(), which))
 
 
-async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_stands_in_its_place(
+async def test_the_first_edit_of_an_agents_block_makes_a_copy_for_the_user(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
-    ada, bob = [await talk(stage, agent_id, user) for user in ("ada", "bob")]
+    ada, bob = [await new_conversation(stage, agent_id, user) for user in ("ada", "bob")]
     stage.lines += [call("core_memory_append", label="human", content="Ada drinks tea."), "Noted."]
     await stage.say(agent_id, "I drink tea.", conversation_id=ada)
-    of_ada, of_bob = await seen_by(stage, agent_id, ada), await seen_by(stage, agent_id, bob)
+    of_ada, of_bob = (
+        await blocks_in_prompt(stage, agent_id, ada),
+        await blocks_in_prompt(stage, agent_id, bob),
+    )
     assert of_ada["human"].value == "Nobody is known yet.\nAda drinks tea."
     assert of_bob["human"].value == await stage.block(agent_id, "human") == "Nobody is known yet."
     assert (of_ada["human"].agent_id, of_ada["human"].policy, len(of_ada)) == (
@@ -81,19 +84,19 @@ async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_sta
     # Later edits change the copy, which is created only once.
     stage.lines += [call("core_memory_append", label="human", content="Ada has a cat."), "Noted."]
     await stage.say(agent_id, "I have a cat.", conversation_id=ada)
-    after = await seen_by(stage, agent_id, ada)
+    after = await blocks_in_prompt(stage, agent_id, ada)
     assert after["human"].id == of_ada["human"].id
     assert after["human"].value.endswith("Ada drinks tea.\nAda has a cat.")
 
 
-async def test_a_copy_whose_label_is_taken_has_another_in_the_chain_and_the_same_for_the_agent(
+async def test_a_copy_whose_label_is_taken_gets_another_in_the_users_chain(
     stage: Stage,
 ) -> None:
     first, second = [
         await stage.agent(HUMAN, name=name, tool_names=("core_memory_append",))
         for name in ("Nina", "Dr. Otto")
     ]
-    conversations = [await talk(stage, one, "ada") for one in (first, second)]
+    conversations = [await new_conversation(stage, one, "ada") for one in (first, second)]
     for agent_id, conversation_id, words in zip(
         (first, second), conversations, ("tea", "rum"), strict=True
     ):
@@ -110,7 +113,7 @@ async def test_a_copy_whose_label_is_taken_has_another_in_the_chain_and_the_same
         ("agents/dr-otto/human", "human", second),
         ("human", None, first),
     ]
-    seen = (await seen_by(stage, second, conversations[1]))["human"]
+    seen = (await blocks_in_prompt(stage, second, conversations[1]))["human"]
     assert seen.value == "Nobody is known yet.\nLikes rum.\nLikes rum, and cake."
     prompt = stage.model.requests[-1].messages[0].text
     assert "<human>" in prompt
@@ -120,7 +123,7 @@ async def test_a_copy_whose_label_is_taken_has_another_in_the_chain_and_the_same
 
 async def test_two_conversations_of_a_user_that_edit_at_once_share_one_copy(stage: Stage) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
-    first, second = [await talk(stage, agent_id, "ada") for _ in range(2)]
+    first, second = [await new_conversation(stage, agent_id, "ada") for _ in range(2)]
     turn, gate = await stage.asked(
         agent_id,
         line=call("core_memory_append", label="human", content="Has a cat."),
@@ -134,24 +137,24 @@ async def test_two_conversations_of_a_user_that_edit_at_once_share_one_copy(stag
     await stage.say(agent_id, conversation_id=second)
     gate.open()
     answer = await collect(turn)
-    seen = await seen_by(stage, agent_id, first)
+    seen = await blocks_in_prompt(stage, agent_id, first)
     assert sorted(seen["human"].value.split("\n")[1:]) in (
         ["Has a dog."],
         ["Has a cat.", "Has a dog."],
     )
     # Both added text at the same position. The second agent gets an error, and overwrites nothing.
     assert ("Has a cat." in seen["human"].value) == (returns(answer)[0][0] == "success")
-    assert len(await stage.store.read(lambda tx: blocks.of_user(tx, Scope(), seen_user(tx)))) == 1
+    assert len(await stage.store.read(lambda tx: blocks.of_user(tx, Scope(), id_of_ada(tx)))) == 1
 
 
-def seen_user(tx: Transaction) -> str:
+def id_of_ada(tx: Transaction) -> str:
     return users.require(tx, Scope(), "ada").id
 
 
-async def test_a_shared_block_is_edited_in_place_and_says_so_in_the_prompt(stage: Stage) -> None:
+async def test_a_shared_block_is_edited_in_place_and_marked_in_the_prompt(stage: Stage) -> None:
     specs = (BlockSpec("course", "The exam is in May.", shared=True), BlockSpec(*HUMAN))
     agent_id = await stage.agent(blocks=specs, tool_names=("core_memory_append",))
-    ada, bob = [await talk(stage, agent_id, user) for user in ("ada", "bob")]
+    ada, bob = [await new_conversation(stage, agent_id, user) for user in ("ada", "bob")]
     stage.lines += [
         call("core_memory_append", label="course", content="It is in room 5."),
         "Noted.",
@@ -166,12 +169,12 @@ async def test_a_shared_block_is_edited_in_place_and_says_so_in_the_prompt(stage
     assert await stage.block(agent_id, "course") == "The exam is in May.\nIt is in room 5."
 
 
-async def test_an_edit_that_has_to_wait_waits_for_the_user_against_the_copy(stage: Stage) -> None:
+async def test_a_proposed_edit_of_an_agents_block_waits_for_the_user(stage: Stage) -> None:
     agent_id = await stage.agent(
         blocks=(BlockSpec("plan", "No plan.", policy="propose"),),
         tool_names=("core_memory_append",),
     )
-    ada = await talk(stage, agent_id, "ada")
+    ada = await new_conversation(stage, agent_id, "ada")
     stage.lines += [call("core_memory_append", label="plan", content="Learn Latin."), "Proposed."]
     await stage.say(agent_id, conversation_id=ada)
     (waiting,) = await waiting_of(stage, "ada")
@@ -180,7 +183,7 @@ async def test_an_edit_that_has_to_wait_waits_for_the_user_against_the_copy(stag
         "No plan.",
         "No plan.\nLearn Latin.",
     )
-    assert (await seen_by(stage, agent_id, ada))["plan"].value == "No plan."
+    assert (await blocks_in_prompt(stage, agent_id, ada))["plan"].value == "No plan."
 
 
 @pytest.mark.parametrize(
@@ -190,11 +193,11 @@ async def test_an_edit_that_has_to_wait_waits_for_the_user_against_the_copy(stag
         {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/person"},
     ],
 )
-async def test_the_agent_cannot_take_its_block_from_others(
+async def test_an_agent_cannot_delete_or_rename_its_block_in_a_users_conversation(
     stage: Stage, arguments: dict[str, str]
 ) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("memory",))
-    ada = await talk(stage, agent_id, "ada")
+    ada = await new_conversation(stage, agent_id, "ada")
     stage.lines += [call("memory", **arguments), "So be it."]
     ((status, told),) = returns(await stage.say(agent_id, conversation_id=ada))
     assert status == "error"
@@ -205,7 +208,7 @@ async def test_the_agent_cannot_take_its_block_from_others(
     assert [status for status, _ in returns(await stage.say(agent_id))] == ["success"]
 
 
-async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(stage: Stage) -> None:
+async def test_a_new_block_belongs_to_the_user_under_the_agents_policy(stage: Stage) -> None:
     create = call(
         "memory",
         command="create",
@@ -216,18 +219,18 @@ async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(st
     careful = await stage.agent(tool_names=("memory",))
     bold = await stage.agent(tool_names=("memory",), settings={"user_block_policy": "direct"})
     for agent_id in (careful, bold):
-        ada = await talk(stage, agent_id, "ada")
+        ada = await new_conversation(stage, agent_id, "ada")
         stage.lines += [create, "Noted."]
         ((_, told),) = returns(await stage.say(agent_id, conversation_id=ada))
-        seen = await seen_by(stage, agent_id, ada)
+        seen = await blocks_in_prompt(stage, agent_id, ada)
         if agent_id == careful:
             assert "waits for the owner" in told
             assert seen == {}
             (waiting,) = await waiting_of(stage, "ada")
-            by = Actor("user", await stage.store.read(seen_user), "ada")
+            by = Actor("user", await stage.store.read(id_of_ada), "ada")
             approved = await stage.store.write(lambda tx: approve(tx, Scope(), waiting.id, by))  # noqa: B023 - at once
             assert isinstance(approved, Approved)
-            made = (await seen_by(stage, agent_id, ada))["aims"]
+            made = (await blocks_in_prompt(stage, agent_id, ada))["aims"]
             assert (made.value, made.description, made.agent_id) == (
                 "Learn Latin.",
                 "What they want",
@@ -241,7 +244,7 @@ async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(st
                 "Noted.",
             ]
             await stage.say(agent_id, conversation_id=ada)
-            made = (await seen_by(stage, agent_id, ada))["goals"]
+            made = (await blocks_in_prompt(stage, agent_id, ada))["goals"]
             assert (made.policy, made.agent_id) == ("direct", bold)
         assert {
             block.label
@@ -249,7 +252,7 @@ async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(st
         } == set()
 
 
-async def test_an_agent_without_users_makes_no_copies_and_its_prompt_is_the_same_to_the_byte(
+async def test_an_agent_without_users_edits_its_own_block(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
@@ -263,7 +266,7 @@ async def test_an_agent_without_users_makes_no_copies_and_its_prompt_is_the_same
     assert "shared" not in stage.model.requests[-1].messages[0].text
 
 
-async def test_a_user_has_a_default_conversation_and_two_first_messages_at_once_make_one(
+async def test_concurrent_first_messages_of_a_user_make_one_default_conversation(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(HUMAN)
@@ -299,7 +302,7 @@ async def test_a_user_has_a_default_conversation_and_two_first_messages_at_once_
         await stop_and_delete(stage.runtime, ada, opened[0].id)
 
 
-async def test_an_agent_that_was_made_for_a_user_has_one_default_conversation_for_them(
+async def test_an_agent_created_for_a_user_uses_its_default_conversation_for_them(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(user="ada")
@@ -314,7 +317,7 @@ async def test_an_agent_that_was_made_for_a_user_has_one_default_conversation_fo
         await open_conversation(stage.runtime, nobody, "default", agent_id)
 
 
-async def test_a_users_block_does_not_hide_a_shared_one(stage: Stage) -> None:
+async def test_a_users_block_replaces_an_agents_block_but_not_a_shared_one(stage: Stage) -> None:
     agent_id = await stage.agent(
         blocks=(BlockSpec("course", "The exam is in May.", shared=True), BlockSpec("plan", "None."))
     )
@@ -322,11 +325,11 @@ async def test_a_users_block_does_not_hide_a_shared_one(stage: Stage) -> None:
     by = Actor("user", memory.user.id, "ada")
     for label in ("course", "plan"):
         await stage.store.write(lambda tx, label=label: put(tx, memory, label, "My own.", by))  # type: ignore[misc]
-    seen = await seen_by(stage, agent_id, await talk(stage, agent_id, "ada"))
+    seen = await blocks_in_prompt(stage, agent_id, await new_conversation(stage, agent_id, "ada"))
     assert (seen["course"].value, seen["plan"].value) == ("The exam is in May.", "My own.")
 
 
-async def test_a_users_turn_and_an_edit_of_a_copy_cost_one_statement_more_each(
+async def test_a_users_turn_and_an_edit_of_a_copy_each_cost_one_more_statement(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
@@ -349,7 +352,9 @@ async def test_a_users_turn_and_an_edit_of_a_copy_cost_one_statement_more_each(
     assert counts["ada"] == [counts["nobody"][0] + 1, counts["nobody"][1] + 2]
 
 
-async def test_a_copy_finds_a_label_that_the_users_chain_can_hold(stage: Stage) -> None:
+async def test_a_copy_gets_a_label_that_is_valid_and_unique_in_the_users_chain(
+    stage: Stage,
+) -> None:
     """A copied label must not clash with routes.
 
     It must also differ from other labels by more than case.
@@ -360,12 +365,12 @@ async def test_a_copy_finds_a_label_that_the_users_chain_can_hold(stage: Stage) 
     memory = await stage.store.write(lambda tx: open_memory(tx, Scope(), "ada", makes=True))
     by = Actor("user", memory.user.id, "ada")
     await stage.store.write(lambda tx: put(tx, memory, "human", "My own.", by))
-    ada = await talk(stage, agent_id, "ada")
+    ada = await new_conversation(stage, agent_id, "ada")
     stage.lines += [call("core_memory_append", label="Human", content="Likes tea."), "Noted."]
     assert [status for status, _ in returns(await stage.say(agent_id, conversation_id=ada))] == [
         "success"
     ]
-    seen = await seen_by(stage, agent_id, ada)
+    seen = await blocks_in_prompt(stage, agent_id, ada)
     assert {label: block.label for label, block in seen.items()} == {
         "Human": f"agents/{agent_id}/Human",
         "human": "human",
@@ -373,7 +378,7 @@ async def test_a_copy_finds_a_label_that_the_users_chain_can_hold(stage: Stage) 
 
 
 @pytest.mark.parametrize("policy", ["direct", "propose"])
-async def test_a_new_block_that_a_clone_could_not_tell_from_another_is_an_error_of_its_call_alone(
+async def test_a_new_block_that_differs_from_another_only_in_capitals_fails_its_call(
     stage: Stage, policy: str
 ) -> None:
     agent_id = await stage.agent(tool_names=("memory",), settings={"user_block_policy": policy})
@@ -382,7 +387,7 @@ async def test_a_new_block_that_a_clone_could_not_tell_from_another_is_an_error_
     await stage.store.write(
         lambda tx: put(tx, memory, "aims", "My own.", by, PutOptions(agent_id="agent-other"))
     )
-    ada = await talk(stage, agent_id, "ada")
+    ada = await new_conversation(stage, agent_id, "ada")
     stage.lines += [
         call("memory", command="create", path="/memories/Aims", file_text="Learn Latin."),
         "So be it.",
@@ -392,18 +397,18 @@ async def test_a_new_block_that_a_clone_could_not_tell_from_another_is_an_error_
     assert "capitals" in told
 
 
-async def test_a_block_that_waited_for_its_user_has_the_policy_that_the_agent_names(
+async def test_an_approved_new_block_has_the_agents_policy_for_its_users(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(tool_names=("memory",), settings={"user_block_policy": "explicit"})
-    ada = await talk(stage, agent_id, "ada")
+    ada = await new_conversation(stage, agent_id, "ada")
     stage.lines += [
         call("memory", command="create", path="/memories/aims", file_text="Learn Latin."),
         "Noted.",
     ]
     await stage.say(agent_id, conversation_id=ada)
     (waiting,) = await waiting_of(stage, "ada")
-    by = Actor("user", await stage.store.read(seen_user), "ada")
+    by = Actor("user", await stage.store.read(id_of_ada), "ada")
     await stage.store.write(lambda tx: approve(tx, Scope(), waiting.id, by))
-    made = (await seen_by(stage, agent_id, ada))["aims"]
+    made = (await blocks_in_prompt(stage, agent_id, ada))["aims"]
     assert (made.policy, made.agent_id, made.is_users) == ("explicit", agent_id, True)

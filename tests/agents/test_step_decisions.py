@@ -117,7 +117,7 @@ def after_call(a_turn: TurnContext, asked: ToolCallPart, status: Any = "success"
 # Offered tools.
 
 
-def test_an_agent_of_the_heartbeat_style_must_call_a_tool_and_may_ask_for_another_step() -> None:
+def test_a_heartbeat_agent_must_call_a_tool_and_may_request_a_heartbeat() -> None:
     offered = offer_tools(turn(HEARTBEAT, ToolRule("send_message", "exit_loop")))
     assert offered.choice == "required"
     assert {name: list(one.parameters["properties"]) for name, one in offered.tools.items()} == {
@@ -130,7 +130,7 @@ def test_an_agent_of_the_heartbeat_style_must_call_a_tool_and_may_ask_for_anothe
 # The meaning of a reply.
 
 
-def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules() -> None:
+def test_a_call_that_was_not_offered_is_refused_and_not_counted_by_the_rules() -> None:
     a_turn, asked = turn(NATIVE, ToolRule("toss", "run_first")), call("roll")
     offered = offer_tools(a_turn)
     parsed = parse_reply(ModelReply((asked,)), offered)
@@ -155,7 +155,7 @@ def approved(a_turn: TurnContext, *calls: ToolCallPart) -> ParsedReply:
     return parse_approved(AnsweredApproval(request, decisions), offer_tools(a_turn))
 
 
-def test_what_was_approved_is_run_also_where_its_tool_needs_no_approval_any_more() -> None:
+def test_an_approved_call_runs_although_its_tool_needs_no_approval_any_more() -> None:
     asked = replace(call("roll", sides=6), is_gated=True)
     parsed = approved(turn(), asked)
     assert [(one.call_id, one.arguments) for one in parsed.calls] == [
@@ -163,14 +163,14 @@ def test_what_was_approved_is_run_also_where_its_tool_needs_no_approval_any_more
     ]
 
 
-def test_a_call_beside_an_approved_one_has_to_wait_where_its_tool_needs_approval_by_now() -> None:
+def test_a_call_next_to_an_approved_one_is_refused_if_its_tool_needs_approval() -> None:
     asked, beside = replace(call("roll"), is_gated=True), call("toss")
     parsed = approved(turn(NATIVE, ToolRule("toss", "requires_approval")), asked, beside)
     assert [one.call_id for one in parsed.calls] == [asked.call_id]
     assert [one.call_id for one in parsed.refused] == [beside.call_id]
 
 
-def test_a_tool_of_the_client_is_never_run_here_even_if_its_call_is_approved() -> None:
+def test_an_approved_call_of_a_client_tool_never_runs_on_the_server() -> None:
     rule = ToolRule("toss", "requires_approval")
     parsed = approved(
         turn(NATIVE, rule, client_tools=(schema_of(TOSS),)), replace(call("toss"), is_gated=True)
@@ -182,7 +182,7 @@ def test_a_tool_of_the_client_is_never_run_here_even_if_its_call_is_approved() -
 # The next action.
 
 
-def test_words_end_a_native_turn() -> None:
+def test_text_ends_a_native_turn() -> None:
     for finish, stop in (
         ("stop", "end_turn"),
         ("length", "max_tokens_exceeded"),
@@ -191,7 +191,7 @@ def test_words_end_a_native_turn() -> None:
         assert after_words(turn(), finish=finish).stop == stop, finish
 
 
-def test_words_nobody_can_hear_are_met_with_one_reminder() -> None:
+def test_text_of_a_heartbeat_agent_gets_one_reminder() -> None:
     assert after_words(turn(HEARTBEAT)) == NextAction(heartbeat=REMINDER)
     assert after_words(turn(HEARTBEAT), NextAction(heartbeat=REMINDER)) == NextAction(
         "no_tool_call"
@@ -211,7 +211,7 @@ def test_words_nobody_can_hear_are_met_with_one_reminder() -> None:
         (HEARTBEAT, {}, "error", NextAction(heartbeat=AFTER_FAILURE)),
     ],
 )
-def test_what_comes_after_a_call(
+def test_the_style_arguments_and_result_of_a_call_decide_the_next_action(
     style: str, arguments: dict[str, Any], status: str, action: NextAction
 ) -> None:
     a_turn = turn(style)

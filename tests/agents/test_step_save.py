@@ -32,7 +32,7 @@ async def passages(stage: Stage, agent: str) -> list[str]:
     return [passage.text for passage in found]
 
 
-async def test_a_step_with_edits_and_passages_is_saved_with_them(stage: Stage) -> None:
+async def test_a_step_is_saved_with_its_edits_and_passages(stage: Stage) -> None:
     agent = await stage.agent(("human", "Ada."))
     stage.lines += [EVERYTHING, "Noted."]
     answer = await stage.say(agent)
@@ -56,9 +56,7 @@ async def test_a_step_with_edits_and_passages_is_saved_with_them(stage: Stage) -
         "INSERT ON steps",
     ],
 )
-async def test_a_step_whose_save_fails_in_the_middle_leaves_nothing_behind(
-    stage: Stage, what: str
-) -> None:
+async def test_a_step_whose_save_fails_leaves_nothing_behind(stage: Stage, what: str) -> None:
     agent = await stage.agent(("human", "Ada."))
     stage.lines += [EVERYTHING, "Never asked."]
     await broken(stage.store, what)
@@ -84,7 +82,7 @@ async def test_a_step_whose_save_fails_in_the_middle_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_job_that_a_tool_asks_for_is_added_with_its_step_or_not_at_all(
+async def test_a_job_added_by_a_tool_is_saved_with_its_step_or_not_at_all(
     open_stage: OpenStage, fails: bool
 ) -> None:
     def promise(context: ToolContext) -> str:
@@ -123,7 +121,7 @@ class Bell:
         return ServerTool(ring, "custom", acts_outside=True)
 
 
-async def test_a_call_that_acts_outside_is_saved_before_it_is_run_which_costs_one_transaction_more(
+async def test_a_call_that_acts_outside_is_saved_before_it_runs_in_one_more_transaction(
     open_stage: OpenStage,
 ) -> None:
     bell = Bell()
@@ -148,7 +146,7 @@ async def test_a_call_that_acts_outside_is_saved_before_it_is_run_which_costs_on
     await stage.require_sound(agent)
 
 
-async def test_an_outside_call_whose_results_cannot_be_saved_is_told_as_failed(
+async def test_an_outside_call_whose_results_cannot_be_saved_is_recorded_as_failed(
     open_stage: OpenStage,
 ) -> None:
     bell = Bell()
@@ -170,7 +168,7 @@ async def test_an_outside_call_whose_results_cannot_be_saved_is_told_as_failed(
     await stage.require_sound(agent)
 
 
-async def test_an_outside_call_is_not_made_where_it_cannot_be_saved_before(
+async def test_an_outside_call_that_cannot_be_saved_first_does_not_run(
     open_stage: OpenStage,
 ) -> None:
     bell = Bell()
@@ -214,7 +212,7 @@ async def both(stage: Stage, one: str, other: str, first: Any, second: Any) -> t
     return early, await soon(collect(late))
 
 
-async def test_a_secret_that_memory_did_not_keep_is_in_nothing_else_that_the_agent_said_in_the_turn(
+async def test_a_secret_removed_from_memory_is_also_removed_from_the_agents_messages(
     stage: Stage,
 ) -> None:
     agent = await stage.agent(("human", "Ada."))
@@ -239,7 +237,7 @@ async def test_a_secret_that_memory_did_not_keep_is_in_nothing_else_that_the_age
     await stage.require_sound(agent)
 
 
-async def test_edits_of_different_lines_of_a_shared_block_both_stay(stage: Stage) -> None:
+async def test_edits_of_different_lines_of_a_shared_block_are_both_kept(stage: Stage) -> None:
     one, other = await pair(stage, "tea\nmilk\nsugar")
     early, late = await both(stage, one, other, swap("tea", "green tea"), swap("sugar", "no sugar"))
     assert returns(early) == [("success", "green tea\nmilk\nsugar")]
@@ -252,7 +250,7 @@ async def test_edits_of_different_lines_of_a_shared_block_both_stay(stage: Stage
         await stage.require_sound(agent)
 
 
-async def test_edits_of_the_same_line_are_a_failure_the_second_agent_sees_and_can_mend(
+async def test_an_edit_of_a_line_that_another_agent_changed_fails_and_can_be_repeated(
     stage: Stage,
 ) -> None:
     one, other = await pair(stage, "tea")

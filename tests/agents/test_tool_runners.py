@@ -19,7 +19,7 @@ from tests.seams.stage import Gate, Stage, returns, roles, soon, text_of
 
 
 class Elsewhere:
-    """A runner of custom tools: it returns what it was asked, or a result that the test sets."""
+    """A runner of custom tools: it returns the arguments, or a result that the test sets."""
 
     tool_types: tuple[ToolType, ...] = ("custom",)
 
@@ -71,7 +71,7 @@ async def stage(open_stage: OpenStage, elsewhere: Elsewhere) -> Stage:
     return stage
 
 
-async def test_a_stored_tool_is_run_by_its_runner_saved_before_and_untrusted(
+async def test_a_stored_tool_runs_in_its_runner_and_its_result_is_untrusted(
     stage: Stage, elsewhere: Elsewhere
 ) -> None:
     agent = await stage.agent(tool_names=("add",))
@@ -95,7 +95,7 @@ async def test_a_stored_tool_is_run_by_its_runner_saved_before_and_untrusted(
     assert elsewhere.calls == [("add", {"one": 2})]
 
 
-async def test_a_tool_that_fails_and_a_runner_that_cannot_are_told_apart(stage: Stage) -> None:
+async def test_a_failed_tool_and_an_unavailable_runner_give_different_errors(stage: Stage) -> None:
     agent = await stage.agent(tool_names=("add",))
     stage.lines += [call("add", fails="its own"), call("add", fails="ours"), "I see."]
     answer = await stage.say(agent, "Add.")
@@ -121,7 +121,7 @@ async def test_a_call_is_cancelled_with_its_turn(stage: Stage, elsewhere: Elsewh
     await stage.require_sound(agent)
 
 
-async def test_a_tool_calls_others_as_the_rules_allow_it_then(
+async def test_a_tool_may_call_others_as_far_as_the_rules_allow(
     stage: Stage, elsewhere: Elsewhere
 ) -> None:
     rules = (ToolRule("add", "max_count_per_step", options={"max_count_limit": 1}),)
@@ -138,7 +138,7 @@ async def test_a_tool_calls_others_as_the_rules_allow_it_then(
     assert elsewhere.calls == [("add", {"one": 1})]
 
 
-async def test_a_tool_calls_no_other_that_needs_an_approval_or_is_not_the_agents(
+async def test_a_tool_cannot_call_tools_that_need_approval_or_are_not_attached(
     stage: Stage, elsewhere: Elsewhere
 ) -> None:
     rules = (ToolRule("add", "requires_approval"),)
@@ -155,7 +155,7 @@ async def test_a_tool_calls_no_other_that_needs_an_approval_or_is_not_the_agents
     assert elsewhere.calls == []
 
 
-async def test_memory_that_a_called_tool_edits_is_saved_with_the_step(stage: Stage) -> None:
+async def test_memory_edited_by_a_called_tool_is_saved_with_the_step(stage: Stage) -> None:
     agent = await stage.agent(("human", "Her name is Ada."), tool_names=("relay",))
     edit = {"label": "human", "new_string": "Likes tea."}
     stage.lines += [call("relay", tool="memory_insert", arguments=edit), "Noted."]
@@ -163,7 +163,7 @@ async def test_memory_that_a_called_tool_edits_is_saved_with_the_step(stage: Sta
     assert await stage.block(agent, "human") == "Her name is Ada.\nLikes tea."
 
 
-async def test_somebodys_own_tool_keeps_its_name_and_source_when_the_server_gets_one_of_it(
+async def test_a_custom_tool_keeps_its_name_and_source_when_the_server_adds_one_of_that_name(
     stage: Stage,
 ) -> None:
     async def add(context: ToolContext) -> str:
@@ -180,7 +180,7 @@ async def test_somebodys_own_tool_keeps_its_name_and_source_when_the_server_gets
     )
 
 
-async def test_two_runners_of_one_type_are_refused_and_all_are_closed_once(
+async def test_two_runners_of_one_type_are_refused_and_a_runner_is_closed(
     elsewhere: Elsewhere,
 ) -> None:
     with pytest.raises(ValueError, match='Two plugins run tools of the type "custom"'):

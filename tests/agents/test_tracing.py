@@ -32,7 +32,7 @@ from tests.seams.stores import ManualClock, count_statements
 DATABASES = ("sqlite", "postgresql")
 
 
-def keep(stage: Stage, which: str, **settings: Any) -> None:
+def set_traces(stage: Stage, which: str, **settings: Any) -> None:
     stage.runtime.settings = stage.runtime.settings.model_copy(update={"traces": which, **settings})
 
 
@@ -47,12 +47,12 @@ async def trace(stage: Stage, step: Step) -> Trace | None:
     return await stage.store.read(lambda tx: runs.trace_of_step(tx, Scope(), step.id))
 
 
-async def kept(stage: Stage, agent: str) -> list[tuple[Any, Any]]:
+async def stored_traces(stage: Stage, agent: str) -> list[tuple[Any, Any]]:
     found = [one for step in await steps(stage, agent) if (one := await trace(stage, step))]
     return [(orjson.loads(one.request), orjson.loads(one.response or "null")) for one in found]
 
 
-async def test_a_call_that_failed_leaves_a_step_with_its_error(stage: Stage, agent: str) -> None:
+async def test_a_failed_model_call_leaves_a_step_with_its_error(stage: Stage, agent: str) -> None:
     stage.lines += [
         call("conversation_search", query="tea"),
         ModelError("llm_rate_limit", "Slow down."),
@@ -73,7 +73,7 @@ async def test_a_call_that_failed_leaves_a_step_with_its_error(stage: Stage, age
     await stage.require_sound(agent)
 
 
-async def test_a_call_that_was_cancelled_leaves_a_cancelled_step(stage: Stage, agent: str) -> None:
+async def test_a_cancelled_model_call_leaves_a_cancelled_step(stage: Stage, agent: str) -> None:
     turn, _gate = await stage.asked(agent, line="Never said.")
     await soon(turn.cancel())
     (step,) = await steps(stage, agent)
@@ -89,15 +89,15 @@ async def traces_of(stage: Stage, run_id: str) -> list[tuple[Any, Any]]:
 @pytest.mark.parametrize(
     ("which", "kinds"), [("off", []), ("errors", ["error"]), ("all", ["error", "parts", "parts"])]
 )
-async def test_calls_that_write_a_summary_are_traced_like_others(
+async def test_model_calls_for_summaries_are_traced_too(
     stage: Stage, which: str, kinds: list[str]
 ) -> None:
-    keep(stage, "off")
+    set_traces(stage, "off")
     agent = await stage.agent()
     stage.lines += ["One.", "Two."]
     await stage.say(agent)
     await stage.say(agent)
-    keep(stage, which)
+    set_traces(stage, which)
     asked = TurnRequest(Scope(), agent, compaction=CompactionSettings(mode="sliding_window"))
     stage.lines += ["They greeted each other.", "Three.", ModelError("llm_error", "Down.")]
     await soon(collect(await run_turn(stage.runtime, asked)))
@@ -114,13 +114,13 @@ async def test_calls_that_write_a_summary_are_traced_like_others(
 
 
 async def test_the_trace_of_a_failed_call_holds_its_error(stage: Stage) -> None:
-    keep(stage, "errors")
+    set_traces(stage, "errors")
     agent = await stage.agent()
     stage.lines.append(
         ModelError("llm_authentication", "Key sk-proj-8Fa92kLmQ0xZ4bT7cVnR1yWd is wrong.")
     )
     await stage.say(agent, "Hello.")
-    ((request, response),) = await kept(stage, agent)
+    ((request, response),) = await stored_traces(stage, agent)
     assert request["messages"][-1]["parts"][0]["text"] == "Hello."
     assert response == {
         "error": {
@@ -130,8 +130,8 @@ async def test_the_trace_of_a_failed_call_holds_its_error(stage: Stage) -> None:
     }
 
 
-async def test_a_trace_holds_no_credential_and_no_picture(stage: Stage) -> None:
-    keep(stage, "all")
+async def test_a_trace_holds_no_credentials_and_no_pictures(stage: Stage) -> None:
+    set_traces(stage, "all")
     agent = await stage.agent()
     stage.lines.append("I see.")
     said = (
@@ -150,9 +150,7 @@ async def test_a_trace_holds_no_credential_and_no_picture(stage: Stage) -> None:
     }
 
 
-async def test_a_trace_costs_one_statement_and_none_where_it_is_off(
-    stage: Stage, agent: str
-) -> None:
+async def test_a_trace_costs_one_statement_and_nothing_when_off(stage: Stage, agent: str) -> None:
 
     async def statements() -> int:
         stage.lines.append("Fine.")
@@ -163,21 +161,21 @@ async def test_a_trace_costs_one_statement_and_none_where_it_is_off(
 
     await statements()
     plain = await statements()
-    keep(stage, "all")
+    set_traces(stage, "all")
     assert await statements() == plain + 1
-    keep(stage, "errors")
+    set_traces(stage, "errors")
     assert await statements() == plain
 
 
-async def test_a_request_that_is_no_json_leaves_no_trace_and_fails_no_turn(
+async def test_a_request_that_cannot_be_serialized_leaves_no_trace_and_does_not_fail_the_turn(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep(stage, "all")
+    set_traces(stage, "all")
     agent = await stage.agent()
     stage.lines.append(ModelReply((TextPart("Fine."),), Usage(1, 1)))
     schema = ToolSchema("far", "", {"type": "object", "maximum": 2**70})
     assert text_of(await stage.say(agent, client_tools=(schema,))) == "Fine."
-    assert await kept(stage, agent) == []
+    assert await stored_traces(stage, agent) == []
     assert "a trace cannot be written" in caplog.text
 
 
@@ -197,7 +195,7 @@ async def test_a_request_that_is_no_json_leaves_no_trace_and_fails_no_turn(
         {f"field {number}": "x" * 50 for number in range(4_000)},
     ],
 )
-def test_what_is_too_large_is_cut_to_its_bound_and_stays_json(
+def test_a_too_large_trace_is_cut_to_its_limit_and_stays_valid_json(
     value: dict[str, Any], most: int
 ) -> None:
     text = tracing.shortened(value, most)
@@ -206,7 +204,7 @@ def test_what_is_too_large_is_cut_to_its_bound_and_stays_json(
     assert note.startswith("Shortened: this was ")
 
 
-def test_what_fits_is_left_as_it_is_and_both_ends_of_a_long_text_are_kept() -> None:
+def test_a_small_trace_is_kept_and_a_long_text_keeps_both_ends() -> None:
     assert orjson.loads(tracing.shortened({"a": ["b" * 100]}, 1_000)) == {"a": ["b" * 100]}
     cut = orjson.loads(tracing.shortened({"a": "first " + "x" * 100_000 + " last"}, 3_000))["a"]
     assert cut.startswith("first ")
@@ -214,10 +212,8 @@ def test_what_fits_is_left_as_it_is_and_both_ends_of_a_long_text_are_kept() -> N
     assert "characters left out" in cut
 
 
-async def test_old_traces_and_those_beyond_the_number_are_deleted(
-    stage: Stage, clock: ManualClock
-) -> None:
-    keep(stage, "all", trace_days=2, trace_count=2)
+async def test_old_and_surplus_traces_are_deleted(stage: Stage, clock: ManualClock) -> None:
+    set_traces(stage, "all", trace_days=2, trace_count=2)
     agent = await stage.agent()
     stage.lines += [f"{number}." for number in range(5)]
     for _ in range(4):
@@ -226,7 +222,7 @@ async def test_old_traces_and_those_beyond_the_number_are_deleted(
     await tracing.HANDLER.run(
         stage.runtime, Job("traces", LOCAL_ORGANIZATION), lambda done, _: told.append(done)
     )
-    assert [response["parts"][0]["text"] for _, response in await kept(stage, agent)] == [
+    assert [response["parts"][0]["text"] for _, response in await stored_traces(stage, agent)] == [
         "2.",
         "3.",
     ]
@@ -234,5 +230,7 @@ async def test_old_traces_and_those_beyond_the_number_are_deleted(
     clock.advance(3 * DAY / 1_000_000)
     await stage.say(agent)
     await tracing.HANDLER.run(stage.runtime, Job("traces", LOCAL_ORGANIZATION), lambda *_: None)
-    assert [response["parts"][0]["text"] for _, response in await kept(stage, agent)] == ["4."]
+    assert [response["parts"][0]["text"] for _, response in await stored_traces(stage, agent)] == [
+        "4."
+    ]
     assert len(await steps(stage, agent)) == 5

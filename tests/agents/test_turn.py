@@ -49,7 +49,7 @@ T = TypeVar("T")
         ("llm_empty_response", "invalid_llm_response"),
     ],
 )
-async def test_a_failing_model_ends_the_run_as_failed_and_keeps_what_was_said(
+async def test_a_model_error_fails_the_run_and_keeps_the_users_message(
     stage: Stage, agent: str, kind: ModelErrorKind, reason: StopReason
 ) -> None:
     stage.lines += [ModelError(kind, "It is down.")]
@@ -73,7 +73,7 @@ async def test_a_failing_model_ends_the_run_as_failed_and_keeps_what_was_said(
 
 
 @pytest.mark.parametrize("kind", ["llm_bad_request", "context_window_exceeded"])
-async def test_what_a_provider_refuses_as_a_bad_request_is_kept_but_not_sent_again(
+async def test_a_message_refused_as_a_bad_request_is_kept_but_not_sent_again(
     stage: Stage, agent: str, kind: ModelErrorKind
 ) -> None:
     # Nothing can be left out of this request: there is one word besides the system prompt.
@@ -89,7 +89,7 @@ async def test_what_a_provider_refuses_as_a_bad_request_is_kept_but_not_sent_aga
     ]
 
 
-async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run(
+async def test_an_unexpected_exception_fails_the_run_without_showing_details(
     stage: Stage, agent: str
 ) -> None:
     stage.lines += [ZeroDivisionError("secret detail")]
@@ -103,7 +103,7 @@ async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run
 # Plugins.
 
 
-async def test_a_kill_right_after_a_failed_turn_loses_no_notes(
+async def test_a_kill_right_after_a_failed_turn_keeps_the_job_that_takes_notes(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = await stage.agent(settings={"model_profile": "notes"}, system=None)
@@ -124,7 +124,9 @@ async def test_a_kill_right_after_a_failed_turn_loses_no_notes(
     assert "take_notes" in [job.kind for job in waiting]
 
 
-async def test_a_plugin_that_fails_after_a_turn_harms_nobody(stage: Stage, agent: str) -> None:
+async def test_a_plugin_that_fails_after_a_turn_does_not_disturb_it(
+    stage: Stage, agent: str
+) -> None:
     stage.hooks.fails = True
     stage.lines += ["One."]
     turn = await stage.begin(agent)
@@ -151,7 +153,7 @@ async def cancelled(stage: Stage, agent: str, turn: LiveTurn) -> list[Event]:
 
 
 @pytest.mark.parametrize("acts_outside", [False, True])
-async def test_a_turn_cancelled_while_a_tool_runs_keeps_nothing_of_the_step_but_calls_that_acted_outside(
+async def test_a_turn_cancelled_during_a_tool_keeps_only_calls_that_act_outside(
     open_stage: OpenStage, acts_outside: bool
 ) -> None:
     gate = Gate()
@@ -176,9 +178,7 @@ async def test_a_turn_cancelled_while_a_tool_runs_keeps_nothing_of_the_step_but_
     await stage.require_sound(agent)
 
 
-async def test_cancelling_twice_at_once_and_after_the_end_is_harmless(
-    stage: Stage, agent: str
-) -> None:
+async def test_cancelling_twice_or_after_the_end_is_harmless(stage: Stage, agent: str) -> None:
     turn, _gate = await stage.asked(agent, line="Never said.")
     await soon(asyncio.gather(turn.cancel(), turn.cancel()))
     await soon(turn.cancel())
@@ -199,7 +199,7 @@ async def test_cancelling_twice_at_once_and_after_the_end_is_harmless(
         (ModelError("llm_rate_limit", "Too fast."), "UPDATE runs", Failed, "failed"),
     ],
 )
-async def test_a_cancel_while_a_step_or_the_end_is_saved_leaves_that_and_readers_get_what_was_saved(
+async def test_cancelling_during_a_save_keeps_what_is_saved_for_readers_too(
     stage: Stage, agent: str, line: Line, held_at: str, end: type[Event], status: str
 ) -> None:
     stage.lines += [line]
@@ -238,7 +238,7 @@ async def end_elsewhere(stage: Stage, agent: str, reason: StopReason) -> None:
 @pytest.mark.parametrize(
     ("reason", "end", "status"), [("cancelled", RunEnded, "cancelled"), ("error", Failed, "failed")]
 )
-async def test_a_turn_whose_lease_is_lost_saves_nothing_more(
+async def test_a_turn_that_lost_its_lease_saves_nothing_more(
     stage: Stage, reason: StopReason, end: type[Event], status: str
 ) -> None:
     agent = await stage.agent(("human", "Ada."))
@@ -260,7 +260,7 @@ async def test_a_turn_whose_lease_is_lost_saves_nothing_more(
     await stage.require_sound(agent)
 
 
-async def test_a_turn_renews_its_lease_and_stops_once_it_is_lost(
+async def test_a_turn_renews_its_lease_and_stops_when_it_is_lost(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "RENEWAL", 0.005)
@@ -272,11 +272,11 @@ async def test_a_turn_renews_its_lease_and_stops_once_it_is_lost(
     assert renewed.lease_expires_at > before.lease_expires_at
     assert renewed.lease_expires_at - stage.store.clock.now() == pytest.approx(LEASE, rel=0.01)
     await end_elsewhere(stage, agent, "cancelled")
-    await soon(turn.wait())  # nobody opened the gate: the lost lease stopped it
+    await soon(turn.wait())  # the gate is still closed, so only the lost lease can end it
     await stage.require_sound(agent)
 
 
-async def test_a_renewal_that_fails_once_is_tried_again(
+async def test_a_failed_renewal_of_a_lease_is_tried_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "RENEWAL", 0.005)
@@ -296,7 +296,7 @@ async def test_a_renewal_that_fails_once_is_tried_again(
 # Readers always get an end, whatever happens.
 
 
-async def test_readers_are_told_an_end_even_where_none_can_be_saved(
+async def test_readers_get_an_end_even_if_it_cannot_be_saved(
     stage: Stage, agent: str, clock: ManualClock
 ) -> None:
     stage.lines += ["Never saved."]
@@ -319,7 +319,7 @@ async def test_readers_are_told_an_end_even_where_none_can_be_saved(
 # Readers.
 
 
-async def test_readers_that_leave_do_not_stop_the_turn(stage: Stage, agent: str) -> None:
+async def test_a_reader_that_leaves_does_not_stop_the_turn(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Hello.")]
     turn = await stage.begin(agent)
@@ -347,7 +347,9 @@ async def a_turn(runtime: Runtime) -> tuple[str, LiveTurn]:
     return agent, await begin(runtime, agent)
 
 
-async def test_a_turn_may_finish_during_a_shutdown_and_new_ones_are_refused(tmp_path: Path) -> None:
+async def test_a_running_turn_may_finish_during_shutdown_and_new_ones_are_refused(
+    tmp_path: Path,
+) -> None:
     gate = Gate()
     model = ScriptedModel(gate.line("Goodbye."))
     settings = Settings(data_dir=tmp_path, find_local_models=False, shutdown_grace=4)
@@ -363,7 +365,7 @@ async def test_a_turn_may_finish_during_a_shutdown_and_new_ones_are_refused(tmp_
     assert (answer.run.status, text_of(answer)) == ("completed", "Goodbye.")
 
 
-async def test_a_turn_that_does_not_finish_is_marked_at_shutdown_and_the_agent_answers_after_the_restart(
+async def test_an_unfinished_turn_fails_at_shutdown_and_the_agent_answers_after_a_restart(
     tmp_path: Path,
 ) -> None:
     gate = Gate()
@@ -383,7 +385,7 @@ async def test_a_turn_that_does_not_finish_is_marked_at_shutdown_and_the_agent_a
         assert text_of(await soon(collect(await begin(runtime, agent)))) == "Back."
 
 
-async def test_a_turn_whose_beginning_a_crash_of_the_database_undid_has_failed_and_the_next_is_answered(
+async def test_a_turn_whose_start_the_database_lost_fails_and_its_repetition_is_answered(
     stage: Stage,
 ) -> None:
     agent = await stage.agent()

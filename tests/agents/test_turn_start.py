@@ -37,7 +37,7 @@ DATABASES = ("sqlite", "postgresql")
 DAY = 86_400
 
 
-async def test_what_was_said_is_stored_before_the_model_is_asked(stage: Stage, agent: str) -> None:
+async def test_new_messages_are_stored_before_the_model_is_asked(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Hello.")]
     turn = await stage.begin(agent, "One.", "Two.")
@@ -50,7 +50,7 @@ async def test_what_was_said_is_stored_before_the_model_is_asked(stage: Stage, a
     await stage.require_sound(agent)
 
 
-async def leased_elsewhere(stage: Stage, agent_id: str, *, expires_at: int) -> str:
+async def run_of_another_process(stage: Stage, agent_id: str, *, expires_at: int) -> str:
     """A run that another process holds, with the message it was about to answer."""
 
     def hold(tx: Transaction) -> str:
@@ -69,7 +69,7 @@ async def leased_elsewhere(stage: Stage, agent_id: str, *, expires_at: int) -> s
 async def test_a_lease_of_another_process_is_respected_until_it_expires(
     stage: Stage, agent: str, clock: ManualClock
 ) -> None:
-    held = await leased_elsewhere(stage, agent, expires_at=clock.now() + LEASE)
+    held = await run_of_another_process(stage, agent, expires_at=clock.now() + LEASE)
     with pytest.raises(Busy) as busy:
         await stage.begin(agent)
     assert busy.value.run_id == held
@@ -88,7 +88,7 @@ async def test_a_lease_of_another_process_is_respected_until_it_expires(
     await stage.require_sound(agent)
 
 
-async def test_a_clients_retry_finds_no_run_of_another_organisation(
+async def test_a_retry_does_not_find_a_run_of_another_organization(
     stage: Stage, agent: str
 ) -> None:
     stage.lines += ["Secret."]
@@ -103,7 +103,7 @@ async def test_a_clients_retry_finds_no_run_of_another_organisation(
         await run_turn(stage.runtime, request)
 
 
-async def test_equal_words_without_otid_or_retry_are_a_new_message(
+async def test_equal_texts_without_an_otid_or_retry_are_new_messages(
     stage: Stage, agent: str
 ) -> None:
     stage.lines += ["One.", "Two."]
@@ -112,7 +112,7 @@ async def test_equal_words_without_otid_or_retry_are_a_new_message(
     assert [m.text for m in (await stage.history(agent))[1:]] == ["Hi.", "One.", "Hi.", "Two."]
 
 
-async def test_a_repeat_gets_the_stored_failure_too_and_a_body_is_known_for_ten_minutes(
+async def test_a_repetition_gets_the_stored_failure_and_a_retry_counts_for_ten_minutes(
     stage: Stage, agent: str, clock: ManualClock
 ) -> None:
     stage.lines += [ModelError("llm_rate_limit", "Too fast."), "One.", "Two.", "Three."]
@@ -127,7 +127,7 @@ async def test_a_repeat_gets_the_stored_failure_too_and_a_body_is_known_for_ten_
     assert text_of(await stage.say(agent, "Hi.", body_hash="abc", is_retry=True)) == "Three."
 
 
-async def test_otids_that_stand_for_other_messages_of_the_thread_are_refused(
+async def test_otids_that_do_not_match_their_first_request_are_refused(
     stage: Stage, agent: str
 ) -> None:
     other = await stage.agent()
@@ -148,9 +148,7 @@ async def test_otids_that_stand_for_other_messages_of_the_thread_are_refused(
     await stage.require_sound(agent)
 
 
-async def test_the_otid_of_another_text_is_refused_and_the_new_text_is_not_lost_in_silence(
-    stage: Stage, agent: str
-) -> None:
+async def test_a_known_otid_with_another_text_is_refused(stage: Stage, agent: str) -> None:
     stage.lines += ["One."]
     await stage.say(agent, "I moved to Rome.", otids=["a"])
     with pytest.raises(Conflict, match="otid a already belongs to another message"):
@@ -158,7 +156,7 @@ async def test_the_otid_of_another_text_is_refused_and_the_new_text_is_not_lost_
     assert text_of(await stage.say(agent, "I moved to Rome.", otids=["a"])) == "One."
 
 
-async def cut_off(stage: Stage, agent: str, *texts: str, **request: Any) -> None:
+async def interrupt_turn(stage: Stage, agent: str, *texts: str, **request: Any) -> None:
     """Begin a turn, and stop it like a kill.
 
     The run stays open, and is closed as after a restart.
@@ -175,12 +173,12 @@ async def cut_off(stage: Stage, agent: str, *texts: str, **request: Any) -> None
 
 
 @pytest.mark.parametrize("by", ["otid", "retry"])
-async def test_a_turn_that_a_kill_cut_off_is_answered_anew(
+async def test_repeating_a_turn_that_a_kill_interrupted_answers_it_once(
     stage: Stage, agent: str, by: str
 ) -> None:
     first: dict[str, Any] = {"otids": ["a"]} if by == "otid" else {"body_hash": "abc"}
     again = first if by == "otid" else {"body_hash": "abc", "is_retry": True}
-    await cut_off(stage, agent, "Hi.", **first)
+    await interrupt_turn(stage, agent, "Hi.", **first)
     stage.lines += ["Hello."]
     twice = await asyncio.gather(*(stage.say(agent, "Hi.", **again) for _ in range(3)))
     assert {text_of(answer) for answer in twice} == {"Hello."}
@@ -193,10 +191,10 @@ async def test_a_turn_that_a_kill_cut_off_is_answered_anew(
     await stage.require_sound(agent)
 
 
-async def test_what_was_said_after_a_kill_stands_before_what_is_repeated(
+async def test_a_repeated_message_follows_messages_sent_after_the_kill(
     stage: Stage, agent: str
 ) -> None:
-    await cut_off(stage, agent, "Hi.", otids=["a"])
+    await interrupt_turn(stage, agent, "Hi.", otids=["a"])
     stage.lines += ["I am here.", "Hello."]
     await stage.say(agent, "Are you there?")
     assert text_of(await stage.say(agent, "Hi.", otids=["a"])) == "Hello."
@@ -211,7 +209,7 @@ async def test_what_was_said_after_a_kill_stands_before_what_is_repeated(
 
 async def test_a_tool_that_ran_before_a_kill_does_not_run_again(stage: Stage, agent: str) -> None:
     stage.lines.append(call("memory_insert", label="human", new_string="Likes tea."))
-    await cut_off(stage, agent, "I like tea.", otids=["a"])
+    await interrupt_turn(stage, agent, "I like tea.", otids=["a"])
     stage.lines += ["Noted."]
     assert text_of(await stage.say(agent, "I like tea.", otids=["a"])) == "Noted."
     sent = stage.model.requests[-1].messages
@@ -219,10 +217,10 @@ async def test_a_tool_that_ran_before_a_kill_does_not_run_again(stage: Stage, ag
     await stage.require_sound(agent)
 
 
-async def test_a_model_that_refuses_what_is_answered_anew_keeps_it_out_of_the_window(
+async def test_a_repeated_message_that_the_model_refuses_leaves_the_window(
     stage: Stage, agent: str
 ) -> None:
-    await cut_off(stage, agent, "Poison.", otids=["a"])
+    await interrupt_turn(stage, agent, "Poison.", otids=["a"])
     stage.lines += [ModelError("llm_bad_request", "Refused."), "Hello."]
     refused = await stage.say(agent, "Poison.", otids=["a"])
     assert refused.failure
@@ -233,7 +231,7 @@ async def test_a_model_that_refuses_what_is_answered_anew_keeps_it_out_of_the_wi
 
 
 @pytest.mark.parametrize("by", ["otid", "retry"])
-async def test_equal_requests_at_the_same_instant_run_once(
+async def test_equal_requests_at_the_same_time_run_once(
     stage: Stage, agent: str, database: str, by: str
 ) -> None:
     # If units of work run in parallel, a retry without an otid could arrive before its original.
@@ -261,7 +259,7 @@ async def test_equal_requests_at_the_same_instant_run_once(
     await stage.require_sound(agent)
 
 
-async def test_two_different_requests_at_the_same_instant_are_one_turn_and_one_busy(
+async def test_of_two_different_requests_at_once_one_runs_and_one_is_busy(
     stage: Stage, agent: str
 ) -> None:
     gate = Gate()
@@ -277,7 +275,7 @@ async def test_two_different_requests_at_the_same_instant_are_one_turn_and_one_b
     assert len(await stage.history(agent)) == 3
 
 
-async def test_a_repeat_in_another_process_waits_for_the_stored_answer(
+async def test_a_repetition_in_another_process_waits_for_the_stored_answer(
     stage: Stage, agent: str
 ) -> None:
     gate = Gate()
@@ -292,7 +290,7 @@ async def test_a_repeat_in_another_process_waits_for_the_stored_answer(
     assert here[-1] == there[-1]
 
 
-async def test_a_caller_that_leaves_while_the_turn_begins_leaves_no_open_run(
+async def test_a_turn_completes_although_its_caller_left_at_the_start(
     stage: Stage, agent: str
 ) -> None:
     stage.lines += ["Hello."]
@@ -333,7 +331,7 @@ async def test_the_system_prompt_is_rebuilt_in_place_at_the_step_after_an_edit(
     assert roles(await stage.history(agent)).count("system") == 1
 
 
-async def test_the_system_prompt_is_rebuilt_on_a_new_day_at_a_turns_first_step_only(
+async def test_on_a_new_day_the_system_prompt_is_rebuilt_only_at_a_turns_first_step(
     open_stage: OpenStage, clock: ManualClock
 ) -> None:
     def sleep(context: ToolContext) -> str:
@@ -352,7 +350,7 @@ async def test_the_system_prompt_is_rebuilt_on_a_new_day_at_a_turns_first_step_o
     assert "January 02, 2026" in third
 
 
-async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(
+async def test_the_system_prompt_shows_new_archive_tags_but_not_each_new_count(
     stage: Stage, agent: str
 ) -> None:
 
@@ -374,13 +372,14 @@ async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(
     # but the count of passages stays.
     assert made[1] == made[0]
     assert made[2] != made[1]  # the prompt says that the archive is not empty any more
-    assert made[3:6] == [made[2]] * 3  # with two or three passages only the count would differ
+    # Two or three passages would change only the count, which stays within the turn.
+    assert made[3:6] == [made[2]] * 3
     assert "Available archival memory tags: tea" in made[6]
     assert "3 total memories" in made[6]
     assert made[7:] == [made[6]] * 2
 
 
-async def test_a_turn_of_this_process_is_alive_whatever_the_clock_says(
+async def test_a_running_turn_stays_alive_whatever_the_clock_says(
     stage: Stage, agent: str, clock: ManualClock
 ) -> None:
     """When the machine sleeps, all leases expire, but a turn that runs keeps its answer."""
@@ -395,7 +394,7 @@ async def test_a_turn_of_this_process_is_alive_whatever_the_clock_says(
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-async def test_a_window_without_its_system_message_gets_one_and_what_was_said_stays_as_it_was(
+async def test_a_window_without_a_system_message_gets_one_and_keeps_its_messages(
     stage: Stage, agent: str, kept: int
 ) -> None:
     stage.lines.append("Noted.")
@@ -415,7 +414,7 @@ async def test_a_window_without_its_system_message_gets_one_and_what_was_said_st
     assert (await stage.thread(agent)).message_count == len(history)
 
 
-async def test_an_agent_that_clears_its_buffer_begins_anew_after_a_turn_that_failed_too(
+async def test_an_agent_that_clears_its_buffer_does_so_also_after_a_failed_turn(
     stage: Stage,
 ) -> None:
     agent = await stage.agent(clears_buffer=True)

@@ -35,7 +35,7 @@ def server(running_server: ServerInThread) -> ServerInThread:
     return running_server
 
 
-# A client loads certificates when it is made, which takes longer than a test: one for each module.
+# Creating a client loads certificates, which takes longer than a test. So each module has one.
 @pytest.fixture(scope="module")
 def running_client(running_server: ServerInThread) -> Iterator[StrictLetta]:
     """A client that the tests of one module share; take `client`."""

@@ -1,5 +1,6 @@
 """Agents, with the official client: creation, lists, changes, deletion, and context windows."""
 
+import asyncio
 from typing import Any
 
 import httpx2
@@ -10,6 +11,7 @@ from letta_client.types import AgentState
 from ricordo.agents.agent_types import traits_of
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
+from ricordo.storage.engine.store import name_of
 from tests.api.conftest import Api
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, Gate, StrictLetta
@@ -246,6 +248,53 @@ def test_every_field_of_an_agent_can_be_changed(api: Api, agent: AgentState, blo
     assert (chosen.model, chosen.llm_config.context_window) == (MODEL, 5000)
 
 
+def test_a_change_keeps_what_another_request_changed_meanwhile(
+    api: Api, agent: AgentState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other request is answered after this one has read, and before it writes."""
+    source = 'def add(one: int) -> int:\n    """Add."""\n    return one\n'
+    tool = api.client.tools.create(source_code=source).id
+    thread = api.client.conversations.create(agent_id=agent.id).id
+    two = source.replace("one: int", "one: int, two: int")
+    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        (f"/v1/agents/{agent.id}", {"name": "Ona"}, {"embedding": "scripted/embedder"}),
+        (
+            f"/v1/conversations/{thread}",
+            {"context_window_limit": None},
+            {"model": "scripted/small", "context_window_limit": 9_000},
+        ),
+        (f"/v1/tools/{tool}", {"description": "Adds."}, {"source_code": two}),
+        ("/v1/tools/", {"source_code": two, "tags": ["a"]}, {"source_code": source}),
+    ]
+    store = api.server.runtime.store
+    read = store.read
+    waiting: list[tuple[str, dict[str, Any]]] = []
+
+    async def read_and_wait(work: Any) -> Any:
+        rows = await read(work)
+        if waiting and name_of(work).startswith(("modify", "upsert", "change_conversation")):
+            path, other = waiting.pop()
+            method = "PUT" if path.endswith("/") else "PATCH"
+            ok(await asyncio.to_thread(api.http.request, method, path, json=other))
+        return rows
+
+    monkeypatch.setattr(store, "read", read_and_wait)
+    answers = []
+    for path, change, other in cases:
+        waiting.append((path, other))
+        method = "PUT" if path.endswith("/") else "PATCH"
+        answers.append(ok(api.http.request(method, path, json=change)))
+        assert not waiting, path
+    changed_agent, changed_thread, changed_tool, stored_tool = answers
+    assert (changed_agent["name"], changed_agent["embedding"]) == ("Ona", "scripted/embedder")
+    assert changed_thread["model"] == "scripted/small"
+    assert changed_tool["description"] == "Adds."
+    assert changed_tool["json_schema"]["parameters"]["required"] == ["one", "two"]
+    assert stored_tool["source_code"] == two
+    assert stored_tool["json_schema"]["parameters"]["required"] == ["one", "two"]
+    api.client.tools.delete(tool)
+
+
 def test_agents_are_counted_and_filtered_by_name_substring_and_tags(api: Api) -> None:
     mark, before = new_id("tag"), api.http.get("/v1/agents/count").json()
     both = api.client.agents.create(model=MODEL, name=f"Anna {mark}", tags=[mark, f"{mark}-2"])
@@ -365,7 +414,7 @@ def test_listing_agents_costs_at_most_four_statements_and_equals_reading_each(
 def test_deleting_a_small_agent_costs_at_most_44_statements_in_4_transactions(api: Api) -> None:
     blocks = [{"label": "human", "value": "Ada."}, {"label": "persona", "value": "Kind."}]
     body = {"model": MODEL, "memory_blocks": blocks}
-    for _ in range(2):  # the first deletion of a database makes an organization
+    for _ in range(2):  # the first deletion in a database creates an organization
         id = api.http.post("/v1/agents/", json=body).json()["id"]
         with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
             assert api.http.delete(f"/v1/agents/{id}").status_code == 200
@@ -389,7 +438,7 @@ def test_creating_an_agent_costs_at_most_eleven_to_fourteen_statements(
                 tool_ids=[speech.id],
                 tags=["a", "b"],
             )
-        # Two of them store the blocks' first versions and their texts.
+        # Two of the statements store the blocks' first versions and their texts.
         assert 5 <= len(counted.statements) <= most, counted.statements
         assert counted.transactions == 1
 
@@ -475,6 +524,25 @@ def test_a_context_window_is_returned_section_by_section(api: Api, agent: AgentS
         == 404
     )
     assert api.http.get(f"/v1/agents/{new_id('agent')}/context").status_code == 404
+
+
+def test_a_context_window_shows_pictures_without_their_content(api: Api, agent: AgentState) -> None:
+    address = "https://example.org/tea.png"
+    sources = [
+        {"type": "url", "url": address},
+        {"type": "url", "url": f"data:image/png;base64,{'A' * 100_000}"},
+        {"type": "url", "url": f"data:{'B' * 100_000}"},
+        {"type": "base64", "media_type": "image/png", "data": "C" * 100_000},
+    ]
+    content = [{"type": "image", "source": source} for source in sources]
+    sent = {"messages": [{"role": "user", "content": content}]}
+    ok(api.http.post(f"/v1/agents/{agent.id}/messages", json=sent))
+    answer = api.http.get(f"/v1/agents/{agent.id}/context")
+    (message,) = [one for one in ok(answer)["messages"] if one["role"] == "user"]
+    urls = [part["source"].get("url") for part in message["content"]]
+    assert urls[:2] == [address, "data:image/png;base64,(100,022 characters)"]
+    assert urls[2].endswith(",(100,005 characters)")
+    assert not [letter for letter in "ABC" if letter * 3_000 in answer.text]
 
 
 def test_a_client_can_choose_the_messages_of_the_context_window(

@@ -1,6 +1,6 @@
 """Responses while they are sent.
 
-Large ones are made in a thread, limited each and together, and never delay others.
+Large responses are made in a thread, have a limit each and together, and never delay others.
 """
 
 import asyncio
@@ -67,18 +67,18 @@ def _tickets(budget: AnswerBudget, callers: str) -> list[Any]:
 def test_one_caller_gets_at_most_half_the_response_budget_unless_alone() -> None:
     budget = AnswerBudget(largest_mb=32, most_mb=8)
     alone, again, other, third = _tickets(budget, "aabc")
-    assert alone.take(20 * MEGABYTE), "one alone"
+    assert alone.take(20 * MEGABYTE), "a lone response may exceed the budget"
     assert not again.take(MEGABYTE)
     assert not other.take(MEGABYTE)
     alone.release()
     assert budget.taken == 0
     assert alone.take(3 * MEGABYTE)
-    assert not again.take(2 * MEGABYTE), "more than half"
+    assert not again.take(2 * MEGABYTE), "more than half of the budget"
     assert again.take(MEGABYTE)
     assert other.take(3 * MEGABYTE)
-    assert not third.take(2 * MEGABYTE), "more than all"
-    assert third.take(2 * MEGABYTE, must=True), "that of a write is never refused"
-    assert other.take(MEGABYTE), "less than it had"
+    assert not third.take(2 * MEGABYTE), "more than the whole budget"
+    assert third.take(2 * MEGABYTE, must=True), "the response of a write is never refused"
+    assert other.take(MEGABYTE), "less than before"
     for ticket in (alone, again, other, third):
         ticket.release()
     assert budget.taken == 0
@@ -110,7 +110,7 @@ def test_an_answer_that_is_too_large_is_refused_with_the_number_and_the_setting(
         AnswerBudget().require_one(33 * MEGABYTE - 5)
     own = [{"label": str(number), "value": TEXT, "limit": LIMIT} for number in range(6)]
     made = ok(http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": own}))
-    assert len(made["blocks"]) == 6, "what was written is answered"
+    assert len(made["blocks"]) == 6, "the response of a write is never refused"
     path = f"/v1/agents/{made['id']}"
     assert "RICORDO_MAX_ANSWER_MB" in refused(http.get(path), 422)
     assert ok(http.get(f"{path}/core-memory/blocks/3"))["value"] == TEXT
@@ -185,12 +185,12 @@ def test_large_responses_are_refused_without_room_and_small_ones_never_wait(
             assert ok(http.get("/v1/health/"))["status"] == "ok"
             assert ok(http.get("/users/ada/blocks/1/history"))
             assert ok(http.put("/users/ada/blocks/0", json={"body": TEXT})), (
-                "what is written is answered"
+                "the response of a write is never refused"
             )
         monkeypatch.setattr(answers, "WAIT", 60)
         late = threading.Timer(0.05, server.loop.call_soon_threadsafe, (held.release,))
         late.start()
-        assert len(ok(http.get("/users/ada/blocks"))) == 3, "who waits gets its answer"
+        assert len(ok(http.get("/users/ada/blocks"))) == 3, "the waiting request gets its response"
         late.join()
     finally:
         held.release()

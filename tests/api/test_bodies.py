@@ -203,7 +203,7 @@ def test_a_body_with_a_wrong_or_too_large_length_is_refused(
         with socket.create_connection(
             ("127.0.0.1", int(server.url.rpartition(":")[2])), 20
         ) as line:
-            with suppress(ConnectionError):  # refused before it was sent
+            with suppress(ConnectionError):  # refused before all of it was sent
                 line.sendall(head.encode() + headers.encode() + b"\r\n\r\n" + body)
             answer = HTTPResponse(line)
             answer.begin()

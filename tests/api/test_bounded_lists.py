@@ -44,12 +44,12 @@ def require_bounded(found: list[list[Json]], size: Callable[[Json], int], ids: l
     """Require that no item is missing or repeated, and that each page fits or has one item."""
     assert [item["id"] for page in found for item in page] == ids
     assert all(len(page) == 1 or sum(map(size, page)) <= LIST for page in found)
-    assert len(found) > 4, "these are too long for one page"
+    assert len(found) > 4, "all items together are too long for one page"
     following = [size(page[0]) for page in found[1:]]
     assert all(
         sum(map(size, page)) + more + 4000 > LIST
         for page, more in zip(found, following, strict=False)
-    ), "each page is as full as it may be"
+    ), "each page has as many items as fit"
 
 
 def test_pages_of_long_passages_end_early_and_the_next_page_continues(http: httpx2.Client) -> None:
@@ -71,7 +71,7 @@ def test_pages_of_long_passages_end_early_and_the_next_page_continues(http: http
         if cursor == "before":
             first = ask(ascending=True, before=ids[-1], limit=100)
             assert [one["id"] for one in first] == ids[len(ids) - 1 - len(first) : -1], (
-                "those nearest to the cursor"
+                "the items nearest to the cursor"
             )
             continue
         require_bounded(

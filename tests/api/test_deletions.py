@@ -56,13 +56,13 @@ def nothing_is_left(api: Api, before: dict[str, int]) -> bool:
     Deletions may continue for a moment.
     """
     end = time.monotonic() + LIMIT
-    while api.http.get("/v1/runs/", params={"active": True}).json() or grown(api, before):
-        assert time.monotonic() < end, grown(api, before)
+    while api.http.get("/v1/runs/", params={"active": True}).json() or new_rows(api, before):
+        assert time.monotonic() < end, new_rows(api, before)
         time.sleep(0.05)
     return True
 
 
-def grown(api: Api, before: dict[str, int]) -> dict[str, int]:
+def new_rows(api: Api, before: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in api.server.rows().items() if count > before[name]}
 
 

@@ -74,7 +74,7 @@ def test_routes_of_the_default_conversation_use_the_callers_own(api: Api, agent_
                 for one in (ada, bob)
             ]
             assert ["Rome" in text for text in found] == [True, False]
-        # Bob has sent nothing, and reads: his conversation is empty, and belongs to nobody else.
+        # Bob has sent nothing. His conversation is empty, and he sees nothing of Ada's.
         assert said(ok(bob.get(f"{path}/messages"))) == []
         assert "tea" not in ok(bob.get(f"{path}/context"))["core_memory"]
         assert "No active runs" in refused(ada.post(f"{path}/messages/cancel"), 409)
@@ -303,8 +303,8 @@ def test_a_users_attached_block_is_shown_only_in_that_users_conversations(
         assert ["zebra" in text for text in read] == [False] * 5
         say(api, agent_id, "Hello.", "ada")
         assert "zebra" in api.server.model.requests[-1].messages[0].text
-    # The block is attached although it is not visible. Its label is taken, and an update with a
-    # list of block ids that lacks the block keeps it.
+    # The agent has Ada's block, which other callers cannot see. So the label is taken, and an
+    # update with a list of block ids keeps the block.
     other = ok(api.http.post("/v1/blocks/", json={"label": "diary", "value": "Ours."}))["id"]
     assert "diary" in refused(api.http.patch(f"{path}/core-memory/blocks/attach/{other}"), 409)
     ok(api.http.patch(path, json={"block_ids": []}))

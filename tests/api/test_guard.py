@@ -169,7 +169,7 @@ def test_the_key_of_a_tool_call_ends_with_the_call_and_has_fewer_rights(
             assert made.status_code == 200
         assert answers(its, key) == [401, 401, 401]
     with server.runtime.sandbox.keys.issue(Scope(), "roll_d20") as key:
-        assert answers(locked_http, key) == [401, 401, 401]  # another server's
+        assert answers(locked_http, key) == [401, 401, 401]  # the key of another server
 
 
 def test_on_an_open_server_a_tools_key_still_has_only_its_callers_scopes(

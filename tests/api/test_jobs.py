@@ -1,4 +1,4 @@
-"""Jobs over HTTP: lists, one, cancel, delete, and the queue."""
+"""Jobs over HTTP: lists, one job, cancel, delete, and the queue."""
 
 import httpx2
 import pytest

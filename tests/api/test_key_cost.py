@@ -45,7 +45,8 @@ def counted_turn(people: People, key: str, path: str, *, is_fresh: bool = False)
     for _ in range(3):
         if is_fresh:
             known.forget()
-        else:  # Independent of the time that passed until here.
+        else:
+            # This request looks the key up, so the cost does not depend on the time until here.
             people.ask(key, "GET", "/v1/tools/count")
         with count_statements(people.server.runtime.store) as counted:
             people.ask(key, "POST", path, json=said)

@@ -57,7 +57,7 @@ def test_a_list_cuts_texts_beyond_the_cap_and_says_where_to_read_the_rest(
             }
     for block in client.agents.retrieve(agent["id"]).blocks:
         assert block.value == text_of(int((block.label or "").removeprefix("size_"))), (
-            "one agent is whole"
+            "blocks of a single agent are complete"
         )
     assert max(len(block.value) for block in client.agents.blocks.list(agent["id"])) < CAP + 200
     ok(http.delete(f"/v1/agents/{agent['id']}"))
@@ -76,7 +76,7 @@ def test_a_text_that_a_list_cut_cannot_be_written_back(http: httpx2.Client) -> N
         )
     assert ok(http.get(f"/v1/blocks/{made['id']}"))["value"] == text_of(20_000)
     assert ok(http.patch(f"/v1/blocks/{made['id']}", json={"value": cut["value"] + "\nMore."})), (
-        "a text that quotes it"
+        "a text that contains the notice and more is accepted"
     )
     ok(http.delete(f"/v1/blocks/{made['id']}"))
 
@@ -101,7 +101,9 @@ def test_many_long_texts_in_a_list_are_cut_to_a_common_limit(http: httpx2.Client
     answer = http.get("/v1/agents/", params={"limit": 4})
     whole = [block for agent in ok(answer) for block in agent["blocks"]]
     assert sum(len(block["value"]) for block in whole) < LIST * 2
-    assert any(block["is_cut"] for block in whole), "ten of 5 kB, four times"
+    assert any(block["is_cut"] for block in whole), (
+        "four agents with ten blocks of 5 kB exceed the limit"
+    )
     one = ok(http.get("/v1/agents/", params={"limit": 1}))[0]
     assert not any(block["is_cut"] for block in one["blocks"])
     for agent in agents:

@@ -347,6 +347,35 @@ def test_a_reset_removes_the_messages_and_keeps_the_memory(api: Api, agent: Agen
     ]
 
 
+def test_a_cancel_of_named_runs_denies_no_calls_of_other_runs(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    client.agents.tools.update_approval(
+        "memory_insert", agent_id=agent.id, body_requires_approval=True
+    )
+    threads = [client.conversations.create(agent_id=agent.id).id for _ in range(3)]
+    waiting = []
+    for thread in threads:
+        server.says(call("memory_insert", label="human", new_string="She likes tea."))
+        list(client.conversations.messages.create(thread, input="Remember tea."))
+        (run,) = client.runs.list(conversation_id=thread).items
+        waiting.append(run.id)
+    stranger = new_id("run")
+
+    def still_wait() -> list[bool]:
+        listed = [client.conversations.messages.list(thread, order="asc") for thread in threads]
+        return [list(page)[-1].message_type == "approval_request_message" for page in listed]
+
+    assert client.agents.messages.cancel(agent.id, run_ids=[stranger]) == {stranger: "failed"}
+    assert still_wait() == [True, True, True]
+    cancelled = client.agents.messages.cancel(agent.id, run_ids=[waiting[1], stranger])
+    assert cancelled == {waiting[1]: "cancelled", stranger: "failed"}
+    assert still_wait() == [True, False, True]
+    cancelled = client.agents.messages.cancel(agent.id)
+    assert cancelled == {waiting[0]: "cancelled", waiting[2]: "cancelled"}
+    assert still_wait() == [False, False, False]
+
+
 def test_a_cancelled_turn_stops_and_the_next_message_is_answered(
     client: StrictLetta, server: ServerInThread, agent: AgentState
 ) -> None:

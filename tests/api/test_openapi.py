@@ -361,7 +361,7 @@ def test_a_server_keeps_only_the_bytes_of_the_document_its_child_made(
 def test_a_child_process_inherits_no_open_files_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other readers of the data folder, such as `ricordo doctor`, take a server's lock."""
+    """A lock on a file of the server in a child would stop others, such as `ricordo doctor`."""
     monkeypatch.setattr(openapi_document, "MAY_FORK", True)
     process = os.getpid()
 

@@ -96,7 +96,7 @@ def settled_answers(
         if found == last:
             return found
         last = found
-        assert time.monotonic() < deadline, "the answers never settle"
+        assert time.monotonic() < deadline, "the responses still change"
 
 
 def embed_all(world: World, deadline: float) -> None:
@@ -114,7 +114,7 @@ def embed_all(world: World, deadline: float) -> None:
     while world.server.read(lambda tx: tx.first(waiting)):
         world.server.write(lambda tx: tx.run(hurry))
         time.sleep(0.01)
-        assert time.monotonic() < deadline, "there are always texts without vectors"
+        assert time.monotonic() < deadline, "some texts still have no vectors"
 
 
 def contents(packed: bytes) -> dict[str, bytes]:

@@ -1,6 +1,6 @@
 """Query parameters of the whole document.
 
-None is accepted and then ignored, and a misspelt user is not an empty memory.
+No parameter is accepted and then ignored. A misspelt user gets an error, not an empty memory.
 """
 
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ FEW = 4  # Values for such a list.
 
 
 def list_in(answer: Any) -> Any:
-    """Return the list that a response is, or contains."""
+    """Return the response's list: the response itself, or its first member that is a list."""
     if not isinstance(answer, dict):
         return answer
     return next((one for one in answer.values() if isinstance(one, list)), None)
@@ -134,7 +134,7 @@ def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
         found += [listed[0]["id"], listed[-1]["id"]]
     if "date" in name or name in ("from", "to"):
         found += DATES
-    is_free = "'string'" in text and "'enum'" not in text  # other schemas refuse an id
+    is_free = "'string'" in text and "'enum'" not in text  # other schemas do not accept an id
     return [*found, *({**world.own, **world.shared}.values() if is_free else ())]
 
 
@@ -236,7 +236,7 @@ def test_every_query_parameter_changes_a_response(world: World, share: int) -> N
     ):
         assert world.send(OPERATOR, "POST", path, json=body).status_code == 200
     open_files(world)
-    world.new_schedule(OPERATOR)  # second ones, so that a list of them has an order
+    world.new_schedule(OPERATOR)  # a second object of each kind, so that lists have an order
     world.new_token(OPERATOR)
     world.new_batch()
     world.new_student("cyd")

@@ -137,7 +137,7 @@ def test_the_total_size_of_the_blocks_in_one_memory_is_bounded(full_server: Serv
         assert ok(http.put("/users/ada/blocks/three", json={"body": "Short."}))
         refused(http.put("/users/ada/blocks/three", json={"body": text, "limit": limit}), 422)
         assert ok(http.put("/users/ben/blocks/three", json={"body": text, "limit": limit})), (
-            "another's has its own room"
+            "another user has a separate quota"
         )
         agent = ok(http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": []}))["id"]
         made = [block(http, label, value=text, limit=limit) for label in ("one", "two", "three")]

@@ -42,7 +42,7 @@ REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
 View = dict[str, tuple[int, str]]
-FEW = 4  # where all cells are equivalent, one in this many is called
+FEW = 4  # one in this number of equivalent cells is called
 AT_ONCE = 50  # cells called between two checks of the database
 # Open to everybody: health checks and login.
 OPEN = {
@@ -79,7 +79,7 @@ ALWAYS_REFUSED = {
     ("PATCH", "/v1/agents/{agent_id}/messages/{message_id}"),
     ("PATCH", "/v1/groups/{group_id}/messages/{message_id}"),
 }
-# With a key of any kind: how to talk to the server, and the end of a session.
+# A key of any kind may call these routes: the documentation, the sign-in, and the end of a session.
 OTHER_ROUTES = {
     ("GET", path) for path in ("/openapi.json", "/docs", "/docs/{tag}", "/redoc", "/ui/{rest:path}")
 }
@@ -834,7 +834,7 @@ def test_another_organization_reads_and_changes_nothing(
 def test_the_same_requests_succeed_for_callers_with_the_rights(
     is_whole: bool, world: World, cells: list[Cell], hers: dict[str, str], view: View
 ) -> None:
-    """The refusals above had no other cause: every route works with these ids and bodies.
+    """Every route works with these ids and bodies, so they did not cause the refusals above.
 
     Others got responses for shared data above, and most of Ada's reads are in her view.
     """

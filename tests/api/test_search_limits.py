@@ -58,8 +58,8 @@ def test_pages_beyond_the_first_hundred_have_every_hit_once_while_messages_arriv
     def pages(path: str, limit: int, **body: Any) -> list[str]:
         seen: list[str] = []
         while True:
-            # By words only, since vectors of new texts arrive while the pages are read, and shift
-            # them.
+            # This search uses words only. New vectors that arrive between two pages would move the
+            # other results.
             mode = {} if "passages" in path else {"search_mode": "fts"}
             sent = {
                 "query": "tea",
@@ -161,7 +161,7 @@ def test_no_page_mode_or_filter_shows_one_users_messages_to_another(
     api.client.archives.delete(archive.id)
 
 
-# The searches read a query in the same way.
+# All searches parse the query in the same way.
 @pytest.mark.parametrize(
     "path", [SEARCHES[0], *(pytest.param(path, marks=pytest.mark.soak) for path in SEARCHES[1:])]
 )
@@ -198,7 +198,7 @@ def test_a_hostile_text_is_accepted_or_refused_and_can_be_searched(api: Api) -> 
         assert all(answer.status_code in (200, 413, 422) for answer in answers), [
             a.text[:200] for a in answers
         ]
-        path = SEARCHES[number % len(SEARCHES)]  # which read a query in the same way
+        path = SEARCHES[number % len(SEARCHES)]  # all parse the query in the same way
         api.http.post(path, json={"query": text[:100]}).raise_for_status()
     api.client.agents.delete(agent.id)
     api.client.archives.delete(archive.id)

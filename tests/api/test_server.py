@@ -3,13 +3,25 @@
 import asyncio
 import threading
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
+from sqlalchemy import text
 
+from ricordo import app
+from ricordo.app import open_runtime
+from ricordo.errors import Unavailable
 from ricordo.llm.embedding.embedded import HANDLE
 from ricordo.llm.scripted import ScriptedEmbedder
+from ricordo.sandbox.service import Sandbox
+from ricordo.search import pgvector
+from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage.engine.sqlite import SqliteStore
 from tests.seams.server import LIMIT, ServerInThread, StrictLetta
+
+SELECT_ONE = text("SELECT 1")
 
 
 def test_health_answers_with_and_without_the_last_slash(
@@ -74,3 +86,39 @@ def test_health_answers_while_all_reader_threads_are_busy(
     finally:
         released.set()
     assert all(one.result(LIMIT) for one in reading)
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        (app, "sweep"),
+        (pgvector, "index_of"),
+        (app, "sync_all_tools"),
+        (app, "load_secret"),
+        (Sandbox, "close"),
+        (app, "finish_turns"),
+    ],
+)
+async def test_a_server_that_fails_to_open_or_close_leaves_its_database_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: Any, name: str
+) -> None:
+    settings = Settings(data_dir=tmp_path, find_local_models=False, api_key=None)
+    closed = []
+    close = SqliteStore.close
+
+    async def close_and_note(store: SqliteStore) -> None:
+        await close(store)
+        closed.append(store)
+
+    def fail(*_: Any) -> None:
+        raise Unavailable("It fails.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "close", close_and_note)
+        patch.setattr(part, name, fail)
+        with pytest.raises(Unavailable, match="It fails"):
+            async with open_runtime(settings, ProviderSettings.model_construct()):
+                pass
+    assert len(closed) == 1
+    async with open_runtime(settings, ProviderSettings.model_construct()) as runtime:
+        assert await runtime.store.read(lambda tx: tx.all(SELECT_ONE)) == [(1,)]

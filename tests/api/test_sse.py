@@ -48,19 +48,19 @@ def message(*parts: Part) -> Message:
     return make.message(AGENT, role="assistant", parts=parts, run_id=RUN.id, step_id="step-1")
 
 
-async def played(*events: Event) -> AsyncGenerator[Event]:
+async def events_of_run(*events: Event) -> AsyncGenerator[Event]:
     yield RunStarted(RUN)
     for event in events:
         yield event
 
 
-async def told(stream: Stream, events: AsyncGenerator[Event]) -> list[Any]:
+async def values_sent(stream: Stream, events: AsyncGenerator[Event]) -> list[Any]:
     body = b"".join([chunk async for chunk in stream(events)])
     return [value for _, value in events_of(body.decode())]
 
 
-async def messages_told(stream: Stream, *events: Event) -> list[Any]:
-    values = await told(stream, played(*events, RunEnded(ENDED)))
+async def messages_sent(stream: Stream, *events: Event) -> list[Any]:
+    values = await values_sent(stream, events_of_run(*events, RunEnded(ENDED)))
     assert values[-1] == "[DONE]"
     return values[:-3]
 
@@ -88,7 +88,7 @@ def saved(*messages: Message) -> StepSaved:
 async def test_a_delta_event_holds_only_the_new_piece() -> None:
     one = message(TextPart("Hello."))
 
-    first, second = await messages_told(
+    first, second = await messages_sent(
         event_stream(), text(one, "Hel", 1), text(one, "lo.", 1), saved(one)
     )
 
@@ -117,7 +117,7 @@ async def test_the_rest_of_a_partly_streamed_call_follows_when_it_is_saved() -> 
         piece(one, calls[1], calls[1].arguments, named=True),
     ]
 
-    rest = (await messages_told(event_stream(), *deltas, saved(one)))[2:]
+    rest = (await messages_sent(event_stream(), *deltas, saved(one)))[2:]
 
     assert [event["tool_calls"] for event in rest] == [
         [{"tool_call_id": "call-2", "name": "search", "arguments": '{"query": 2}'}],
@@ -132,7 +132,7 @@ async def test_a_restarted_message_is_streamed_whole_under_a_new_id() -> None:
     void, one = message(), message(TextPart("Anew."))
     restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
 
-    events = await messages_told(
+    events = await messages_sent(
         event_stream(), text(void, "Lost"), restarted, text(one, "An"), saved(one)
     )
 
@@ -144,7 +144,7 @@ async def test_a_restarted_message_is_streamed_whole_under_a_new_id() -> None:
     # The pieces of the second attempt have the same id.
     one = message(call := ToolCallPart("call_0", "search", '{"query": "tea"}'))
     restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
-    events = await messages_told(
+    events = await messages_sent(
         event_stream(), piece(void, call, '{"query', named=True), restarted, saved(one)
     )
     assert events[1]["tool_calls"] == [
@@ -228,7 +228,7 @@ def test_a_streams_deltas_add_up_to_the_stored_messages(
     events = [
         event for one in messages for event in (*list(deltas_of(one, size))[:kept], saved(one))
     ]
-    added = sums_of(asyncio.run(messages_told(event_stream(tokens=tokens), *events)))
+    added = sums_of(asyncio.run(messages_sent(event_stream(tokens=tokens), *events)))
     assert added == sums_of(messages_response(messages, MessageFormat()))
 
 
@@ -271,8 +271,8 @@ async def test_the_text_of_a_message_tool_call_is_streamed_once_as_it_arrives() 
         piece(one, one.tool_calls[0], sign, named=not place) for place, sign in enumerate(arguments)
     ]
 
-    events = await messages_told(event_stream(), *deltas, saved(one))
-    cut = await messages_told(event_stream(), *deltas[:20], saved(one))
+    events = await messages_sent(event_stream(), *deltas, saved(one))
+    cut = await messages_sent(event_stream(), *deltas[:20], saved(one))
 
     assert [event["content"] for event in events] == list("Hello, é.")
     assert {event["message_type"] for event in events} == {"assistant_message"}
@@ -288,7 +288,7 @@ async def test_the_text_of_a_message_tool_call_is_streamed_once_as_it_arrives() 
         for at in range(0, 27, 9)
         for call in calls
     ]
-    events = await messages_told(event_stream(), *deltas, saved(one))
+    events = await messages_sent(event_stream(), *deltas, saved(one))
     assert "".join(event["content"] for event in events) == "Speech 0.Speech 1."
 
 
@@ -298,7 +298,7 @@ async def test_a_call_streamed_without_spaces_is_not_repeated_when_it_is_saved()
 
     for end in (12, len('{"query":"tea","limit":3}')):
         deltas = [piece(one, call, '{"query":"tea","limit":3}'[:end], named=True)]
-        events = await messages_told(event_stream(), *deltas, saved(one))
+        events = await messages_sent(event_stream(), *deltas, saved(one))
         told_arguments = "".join(event["tool_calls"].get("arguments", "") for event in events)
         assert told_arguments == '{"query":"tea","limit":3}'
 
@@ -308,7 +308,7 @@ async def test_a_summary_and_an_approval_request_are_streamed_once() -> None:
     asked = make.message(AGENT, "May I?", role="assistant", run_id=RUN.id, step_id="step-1")
     compacted = Compacted(RUN.id, summary, 900, 300)
 
-    events = await messages_told(
+    events = await messages_sent(
         event_stream(), compacted, saved(summary), saved(asked), ApprovalAsked(RUN.id, asked)
     )
 

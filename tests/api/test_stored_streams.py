@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ async def read(runtime: Runtime, run: Run, wanted: Resumption = SILENT) -> list[
     return await soon(collect())
 
 
-async def closed(stage: Stage, run: Run) -> None:
+async def wait_until_closed(stage: Stage, run: Run) -> None:
     while (await stage.store.read(lambda tx: runs.get(tx, Scope(), run.id))).ended_at is None:  # noqa: ASYNC110 - a row rings no bell
         await asyncio.sleep(0.01)
 
@@ -228,9 +229,11 @@ async def test_the_stream_of_a_killed_server_is_ended_once_by_its_readers(
     readings = [
         asyncio.create_task(read(runtime, run)) for runtime in (stage.runtime, elsewhere) * 3
     ]
-    await closed(stage, run)
+    await wait_until_closed(stage, run)
     await asyncio.sleep(0.05)
-    assert not any(reading.done() for reading in readings), "its own server may still store the end"
+    assert not any(reading.done() for reading in readings), (
+        "the run's server may still store the end"
+    )
     clock.advance(stored_streams.GRACE / 1_000_000)
 
     read_by_all = await asyncio.gather(*readings)
@@ -266,7 +269,7 @@ async def test_messages_saved_but_missing_in_the_stream_are_sent_before_its_end(
     clock.advance(9)
 
     for kept in range(len(whole) - 2):  # the end is stored in one piece
-        await stage.store.write(lambda tx, n=kept: _keep(tx, run.id, whole[:n]))
+        await stage.store.write(lambda tx, n=kept: _store_only(tx, run.id, whole[:n]))
         mended = await read(elsewhere, run)
         assert mended[:kept] == whole[:kept]
         assert sums_of(values_of(mended)) == sums_of(values_of(whole))
@@ -276,7 +279,7 @@ async def test_messages_saved_but_missing_in_the_stream_are_sent_before_its_end(
             assert mended == whole
 
 
-def _keep(tx: Transaction, run_id: str, chunks: Sequence[bytes]) -> None:
+def _store_only(tx: Transaction, run_id: str, chunks: Sequence[bytes]) -> None:
     tx.run(delete(tables.run_events).where(tables.run_events.c.run_id == run_id))
     runs.append_events(tx, run_id, 1, [chunk.decode() for chunk in chunks])
 
@@ -288,9 +291,9 @@ async def test_a_recording_that_was_taken_for_dead_stops_and_keeps_the_stored_en
     stage.lines.append(gate.line("Back again."))
     run = await begin(stage, await stage.agent())
     await gate.reached()
-    clock.advance(60)  # it froze for longer than its lease
+    clock.advance(60)  # the server froze for longer than its lease
     far = asyncio.create_task(read(elsewhere, run))
-    await closed(stage, run)
+    await wait_until_closed(stage, run)
     clock.advance(9)
     ended = await far
     gate.open()
@@ -324,6 +327,35 @@ async def test_pings_carry_the_last_number_and_are_not_stored(
     assert b"".join(event.data.encode() for event in events) == b"".join(
         chunk for chunk in chunks if b'"ping"' not in chunk
     )
+
+
+@pytest.mark.parametrize("has_pings", [False, True])
+async def test_a_reader_of_a_silent_stream_waits_between_its_reads(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, has_pings: bool
+) -> None:
+    gate = Gate()
+    stage.lines += [gate.line("Done.")]
+    run = await begin(stage, await stage.agent())
+    await gate.reached()
+    now = 0.0
+    waits: list[float] = []
+
+    async def wait(changed: asyncio.Event | None, seconds: float, _poll: float) -> None:
+        nonlocal now
+        waits.append(seconds)
+        now += seconds
+        if len(waits) >= 5:
+            gate.open()
+            assert changed
+            await changed.wait()
+
+    monkeypatch.setattr(stored_streams, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(stored_streams, "_wait", wait)
+
+    chunks = await read(stage.runtime, run, Resumption(has_pings=has_pings))
+
+    assert kinds(chunks) == [*["ping"] * (6 if has_pings else 0), *WHOLE]
+    assert waits[:5] == [stage.runtime.settings.keepalive] * 5
 
 
 async def test_tool_progress_is_stored_as_pings_and_sent_on_request(

@@ -249,7 +249,9 @@ def agent_on(server: ServerInThread, model: str = PIECES) -> str:
         return str(http.post("/v1/agents/", json={"model": model}).json()["id"])
 
 
-def piecemeal(http: httpx2.Client, path: str, body: dict[str, Any], most: int) -> list[bytes]:
+def read_first_events(
+    http: httpx2.Client, path: str, body: dict[str, Any], most: int
+) -> list[bytes]:
     """Return the first events of an answer, without pings; then cut the connection."""
     blocks: list[bytes] = []
     with http.stream("POST", path, json=body) as answer:
@@ -269,13 +271,15 @@ def read_in_pieces(
     """A background stream that breaks every few events and resumes on the next server."""
     clients = [server.http() for server in servers]
     body = {"input": "Hello.", "background": True, "stream_tokens": True}
-    chunks = piecemeal(clients[0], f"/v1/agents/{agent_id}/messages/stream", body, size)
+    chunks = read_first_events(clients[0], f"/v1/agents/{agent_id}/messages/stream", body, size)
     run_id = clients[0].get("/v1/runs/", params={"agent_id": agent_id}).json()[0]["id"]
     turn = 0
     while chunks[-1] != b"data: [DONE]\n\n":
         turn += 1
         wanted = {"starting_after": len(chunks), "poll_interval": 0.02, "batch_size": 7}
-        chunks += piecemeal(clients[turn % len(clients)], f"/v1/runs/{run_id}/stream", wanted, size)
+        chunks += read_first_events(
+            clients[turn % len(clients)], f"/v1/runs/{run_id}/stream", wanted, size
+        )
     for one in clients:
         one.close()
     return run_id, chunks

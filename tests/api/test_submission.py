@@ -3,12 +3,15 @@
 They are applied, proposed or refused, by ownership and the block's policy.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import httpx2
 import pytest
+from letta_client import AsyncLetta, Letta
 
+from ricordo import memory
 from ricordo.domain.block import Policy
 from tests.seams.server import ServerInThread, serving
 
@@ -194,6 +197,43 @@ def test_deleting_renaming_and_restoring_by_others_is_proposed(
     assert ada.get("/users/ada/blocks/diary").status_code == 404
 
 
+@pytest.mark.parametrize("kind", ["program", "asynchronous program"])
+async def test_a_program_gets_the_proposal_of_a_block_that_does_not_exist(
+    server: ServerInThread, http: dict[str, httpx2.Client], kind: str
+) -> None:
+    ada = http["ada"]
+    label = f"gone {kind}"
+    sha = ada.put(f"/users/ada/blocks/{label}", json={"body": BEFORE}).json()["version"]
+    ada.delete(f"/users/ada/blocks/{label}")
+    key = http["teacher"].headers["authorization"].removeprefix("Bearer ")
+    if kind == "program":
+        with Letta(base_url=server.url, api_key=key) as client:
+            blocks = memory.UserBlocks(client, "ada")
+            written = await asyncio.to_thread(blocks.write, f"new {label}", AFTER)
+            restored = await asyncio.to_thread(blocks.restore, label, sha, message="Needed")
+    else:
+        async with AsyncLetta(base_url=server.url, api_key=key) as async_client:
+            async_blocks = memory.AsyncUserBlocks(async_client, "ada")
+            written = await async_blocks.write(f"new {label}", AFTER)
+            restored = await async_blocks.restore(label, sha, message="Needed")
+    assert isinstance(written, memory.BlockProposal)
+    assert isinstance(restored, memory.BlockProposal)
+    assert (restored.body, restored.reasoning) == (BEFORE, "Needed")
+    for proposal in (written, restored):
+        ada.post(f"/users/ada/blocks/{proposal.label}/diffs/{proposal.id}/approve", json={})
+    assert ada.get(f"/users/ada/blocks/{label}").json()["body"] == BEFORE
+
+
+def test_the_document_names_the_proposal_of_a_block_that_does_not_exist(
+    http: dict[str, httpx2.Client],
+) -> None:
+    paths = http["ada"].get("/openapi.json").json()["paths"]
+    block = "/users/{user_id}/blocks/{label}"
+    for answers in (paths[block]["put"], paths[f"{block}/restore"]["post"]):
+        schema = answers["responses"]["202"]["content"]["application/json"]["schema"]
+        assert schema["$ref"].endswith("/ProposalResponse")
+
+
 def test_no_caller_writes_or_proposes_a_text_above_the_limit(
     http: dict[str, httpx2.Client],
 ) -> None:
@@ -216,7 +256,7 @@ def test_no_caller_writes_or_proposes_a_text_above_the_limit(
 def test_the_number_of_waiting_proposals_for_one_block_is_limited(
     http: dict[str, httpx2.Client], caller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is a hundred, which tests/memory/test_proposals.py tests; here it is ten."""
+    """The test lowers the limit to ten; `tests/memory/test_proposals.py` tests the real one."""
     monkeypatch.setattr("ricordo.memory.proposals._AUTHOR_LIMIT", 10)
     ada = http["ada"]
     ada.put("/users/ada/blocks/human", json={"body": BEFORE, "policy": "propose"})

@@ -27,7 +27,7 @@ NAMES = [
 ]
 
 
-def apart(text: str) -> str:
+def decomposed(text: str) -> str:
     """Return the text decomposed, as a Mac writes it."""
     return unicodedata.normalize("NFD", text)
 
@@ -45,10 +45,12 @@ def new_agent(api: Api, **fields: Any) -> str:
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_a_name_in_another_unicode_form_is_the_same_name(api: Api, name: str) -> None:
-    block = {"label": apart(name), "value": f"{apart(name)}\r\nb"}
-    agent = new_agent(api, name=f"{apart(name)}\u200b", tags=[apart(name)], memory_blocks=[block])
+    block = {"label": decomposed(name), "value": f"{decomposed(name)}\r\nb"}
+    agent = new_agent(
+        api, name=f"{decomposed(name)}\u200b", tags=[decomposed(name)], memory_blocks=[block]
+    )
     core = f"/v1/agents/{agent}/core-memory/blocks"
-    for asked in (name, apart(name), f"\ufeff{apart(name)}"):
+    for asked in (name, decomposed(name), f"\ufeff{decomposed(name)}"):
         shown = ok(api.http.get(f"{core}/{quote(asked)}"))
         assert (shown["label"], shown["value"]) == (name, f"{name}\nb")
         assert [
@@ -61,9 +63,13 @@ def test_a_name_in_another_unicode_form_is_the_same_name(api: Api, name: str) ->
         json={"name": "x", "model": MODEL, "memory_blocks": [block, {**block, "label": name}]},
     )
     assert twice.status_code == 400, twice.text
-    ok(api.http.put(f"/users/ada/blocks/{quote(apart(name))}", json={"body": f"{apart(name)}\rx"}))
+    ok(
+        api.http.put(
+            f"/users/ada/blocks/{quote(decomposed(name))}", json={"body": f"{decomposed(name)}\rx"}
+        )
+    )
     assert ok(api.http.get(f"/users/ada/blocks/{quote(name)}"))["body"] == f"{name}\nx"
-    sent = "\ufeff" + apart(f"---\r\nblock: {name}\r\n---\r\nNew\r\nlines\r\n")
+    sent = "\ufeff" + decomposed(f"---\r\nblock: {name}\r\n---\r\nNew\r\nlines\r\n")
     ok(
         api.http.put(
             f"/users/ada/blocks/{quote(name)}",

@@ -38,7 +38,7 @@ def test_a_first_put_creates_the_user_and_the_block(http: httpx2.Client, ada: st
     assert re.fullmatch("[0-9a-f]{40}", made["version"])
     assert get(http, ada, "student") == made
     assert ok(http.get(f"/users/{ada}/blocks")) == ok(http.get(f"/users/{ada}/blocks/")) == [made]
-    # The same text again makes no version.
+    # The same text again creates no version.
     assert put(http, ada, "student", "Name: Ada\n")["version"] == made["version"]
     (first,) = get(http, ada, "student/history")
     assert (first["sha"], first["message"], first["author"]) == (made["version"], "My name", ada)
@@ -338,7 +338,7 @@ NOWHERE = Known(
 )
 
 
-def wrong_ways() -> Iterator[tuple[str, str, str, str]]:
+def routes_with_wrong_names() -> Iterator[tuple[str, str, str, str]]:
     """Return every route with one wrong name.
 
     It does not exist, or belongs to another user.
@@ -365,8 +365,8 @@ def test_a_wrong_name_is_not_found_and_reveals_nothing_of_others(
     The response is 404, tells nothing of another user's data, and changes nothing.
     """
     carol, bob = two
-    before = [_seen(http, one) for one in two]
-    for method, path, name, whose in wrong_ways():
+    before = [_visible_data(http, one) for one in two]
+    for method, path, name, whose in routes_with_wrong_names():
         case = f"{method} {path} {whose} {name}"
         other = asdict(NOWHERE if whose == "nobody's" else bob)
         values = asdict(carol) | ({name: other[name]} if name != "body" else {})
@@ -388,9 +388,9 @@ def test_a_wrong_name_is_not_found_and_reveals_nothing_of_others(
             assert answer.status_code == 404, (case, answer.text)
         told = answer.text
         for value in other.values():
-            told = told.replace(value, "")  # text of the request does not count
+            told = told.replace(value, "")  # ids of the request may be repeated
         assert CANARY not in told, case
-    assert [_seen(http, one) for one in two] == before
+    assert [_visible_data(http, one) for one in two] == before
 
 
 def test_the_right_names_are_found(http: httpx2.Client, two: tuple[Known, Known]) -> None:
@@ -406,7 +406,7 @@ def _filled(path: str, values: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)[^}]*\}", lambda match: values[match[1]], path)
 
 
-def _seen(http: httpx2.Client, known: Known) -> Any:
+def _visible_data(http: httpx2.Client, known: Known) -> Any:
     diffs = ok(http.get(f"/users/{known.user_id}/diffs", params={"status": "all"}))
     return (
         ok(http.get(f"/users/{known.user_id}/blocks")),

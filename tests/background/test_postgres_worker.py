@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from ricordo.background.worker import Pace
+from ricordo.background.worker import Pace, Worker
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
@@ -78,7 +78,9 @@ class Log:
         self._busy.discard(job.key or "")
 
 
-async def test_the_database_rings_when_a_job_is_added(store: PostgresStore, tmp_path: Path) -> None:
+async def test_the_database_wakes_a_worker_when_a_job_is_added(
+    store: PostgresStore, tmp_path: Path
+) -> None:
     log = Log()
     async with working(store, tmp_path, JobHandler("work", log), is_alone=False, pace=SECONDS_AWAY):
         await wait_for(store, LISTENS)
@@ -86,7 +88,25 @@ async def test_the_database_rings_when_a_job_is_added(store: PostgresStore, tmp_
     assert (done.status, done.attempts) == ("done", 1)
 
 
-async def test_the_jobs_of_a_key_follow_each_other(store: PostgresStore, tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_start_leaves_no_connections(
+    store: PostgresStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_worker: Worker) -> None:
+        raise Unavailable("The database went away.")
+
+    await sql(store, "SELECT 1")
+    connections = f"SELECT count(*) FROM pg_stat_activity WHERE {WORKERS}"  # noqa: S608 - our own words
+    before = await sql(store, connections)
+    monkeypatch.setattr(Worker, "open", fail)
+    with pytest.raises(Unavailable, match="went away"):
+        async with working(store, tmp_path):
+            pass
+    await wait_for(store, f"count(*) <= {before[0][0]} FROM pg_stat_activity WHERE {WORKERS}")
+
+
+async def test_jobs_of_one_key_run_one_after_the_other(
+    store: PostgresStore, tmp_path: Path
+) -> None:
     log = Log()
     # On a busy machine a wake-up is sometimes lost. Then the poll finds the job some seconds later.
     async with working(
@@ -98,7 +118,9 @@ async def test_the_jobs_of_a_key_follow_each_other(store: PostgresStore, tmp_pat
     assert log.overlaps == []
 
 
-async def test_a_wake_up_is_added_and_taken_back_with_its_transaction(store: PostgresStore) -> None:
+async def test_a_wake_up_is_added_and_rolled_back_with_its_transaction(
+    store: PostgresStore,
+) -> None:
     def add_and_fail(tx: Transaction) -> None:
         jobs.add(tx, Job("work", LOCAL_ORGANIZATION))
         raise Invalid("no")
@@ -113,7 +135,7 @@ async def test_a_wake_up_is_added_and_taken_back_with_its_transaction(store: Pos
     ] == [("k", job.id, {"id": job.id})]
 
 
-async def test_two_servers_share_many_jobs_of_few_keys_and_overlap_none(
+async def test_two_servers_share_many_jobs_of_few_keys_without_overlap(
     store: PostgresStore, tmp_path: Path
 ) -> None:
     log = Log()
@@ -183,7 +205,7 @@ async def test_whatever_befalls_a_wake_up_its_job_runs_once(
     assert log.overlaps == []
 
 
-async def test_wake_ups_too_many_claim_nothing(store: PostgresStore, tmp_path: Path) -> None:
+async def test_surplus_wake_ups_claim_nothing(store: PostgresStore, tmp_path: Path) -> None:
     log = Log(0.05)
     async with working(store, tmp_path, JobHandler("work", log), is_alone=False, pace=QUICK):
         job = await add(store)
@@ -195,7 +217,7 @@ async def test_wake_ups_too_many_claim_nothing(store: PostgresStore, tmp_path: P
     assert log.runs == {job.id: 1}
 
 
-async def test_the_jobs_of_a_silent_server_go_on_elsewhere_and_its_own_end_counts_no_more(
+async def test_jobs_of_a_silent_server_run_elsewhere_and_its_late_end_is_ignored(
     store: PostgresStore, tmp_path: Path
 ) -> None:
     log = Log()
@@ -215,7 +237,7 @@ async def test_the_jobs_of_a_silent_server_go_on_elsewhere_and_its_own_end_count
     assert log.overlaps == []
 
 
-async def test_two_claims_of_one_key_at_once_are_one(store: PostgresStore) -> None:
+async def test_of_concurrent_claims_of_one_key_one_succeeds(store: PostgresStore) -> None:
     added = [await add(store, key="k") for _ in range(6)]
 
     async def claim(job: Job) -> Job | None:

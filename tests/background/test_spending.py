@@ -34,7 +34,7 @@ async def spent(stage: Stage) -> list[tuple[str | None, str, int]]:
     return [(entry.key, entry.model, entry.usage.prompt_tokens) for entry in found]
 
 
-async def test_what_a_job_embeds_is_noted_with_its_agent_and_model_also_where_it_failed(
+async def test_embedded_tokens_are_recorded_by_agent_and_model_also_after_a_failure(
     stage: Stage,
 ) -> None:
     agent = await stage.agent()
@@ -54,7 +54,7 @@ async def test_what_a_job_embeds_is_noted_with_its_agent_and_model_also_where_it
     assert await spent(stage) == [(agent, "a/embed", 77), (None, "b/embed", 5)]
 
 
-async def test_only_a_providers_model_waits_for_the_next_day(
+async def test_only_jobs_with_a_providers_model_are_postponed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask(texts: list[str], _purpose: EmbeddingPurpose) -> Sequence[Any]:

@@ -93,7 +93,7 @@ async def two(store: Store, tmp_path: Path, clock: ManualClock) -> Two:
 # The steps for thirty notes in portions of ten: remove leftovers, three portions, switch to the new
 # index, remove leftovers again.
 @pytest.mark.parametrize("writes", [2, 4])
-async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
+async def test_a_frozen_server_that_wakes_up_leaves_the_index_another_builds(
     two: Two, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     monkeypatch.setattr(rebuild, "AT_ONCE", 10)
@@ -110,7 +110,7 @@ async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
     assert [row.owner_id for row in rows] == [two.archive.id]  # No leftovers to remove.
 
 
-async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) -> None:
+async def test_a_frozen_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) -> None:
     waiting = jobs.ROWS.select.where(jobs_table.c.kind == FLUSH, jobs_table.c.key == two.archive.id)
     merging = (await two.store.read(lambda tx: jobs.ROWS.all(tx, waiting)))[0]
     frozen, merge = await two.freeze(merging, 0)
@@ -128,7 +128,7 @@ async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) ->
     assert len(await two.store.read(lambda tx: tx.all(select(search_buffer.c.seq)))) == 1
 
 
-async def test_streams_that_have_expired_are_deleted_in_portions_and_no_other(
+async def test_only_expired_streams_are_deleted_in_portions(
     store: SqlStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     run, open_run = [make.run((await make.stored_agent(store)).agent) for _ in range(2)]

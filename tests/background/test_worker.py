@@ -54,9 +54,7 @@ async def nothing(_runtime: Runtime, _job: Job, _report: Report) -> None:
     await asyncio.sleep(0)
 
 
-async def test_a_job_that_is_added_runs_at_once(
-    store: SqliteStore, database: str, tmp_path: Path
-) -> None:
+async def test_an_added_job_runs_at_once(store: SqliteStore, database: str, tmp_path: Path) -> None:
     seen: list[dict[str, object]] = []
 
     async def run(runtime: Runtime, job: Job, _report: Report) -> None:
@@ -76,7 +74,7 @@ async def test_a_job_that_is_added_runs_at_once(
     assert done.started_at < done.ended_at
 
 
-async def test_four_jobs_run_side_by_side_and_the_fifth_waits(
+async def test_four_jobs_run_in_parallel_and_the_fifth_waits(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     gate, running, most = asyncio.Event(), 0, 0
@@ -123,7 +121,7 @@ async def test_jobs_of_one_key_never_overlap_and_keep_their_order(
     assert order == {f"key-{key}": [n for n in range(40) if n % 3 == key] for key in range(3)}
 
 
-async def test_a_failing_job_is_tried_again_later_and_later_and_then_fails(
+async def test_a_failing_job_is_retried_with_growing_waits_and_then_fails(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     started: list[int] = []
@@ -157,7 +155,7 @@ async def test_a_failing_job_is_tried_again_later_and_later_and_then_fails(
     }
 
 
-async def test_a_job_that_meets_a_busy_conversation_comes_again_soon_and_spends_no_attempt(
+async def test_a_job_that_meets_a_busy_conversation_is_retried_without_using_an_attempt(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     met: list[int] = []
@@ -181,7 +179,7 @@ async def test_a_job_that_meets_a_busy_conversation_comes_again_soon_and_spends_
     assert (done.status, done.attempts, set(met)) == ("done", 1, {1})
 
 
-async def test_an_error_that_would_come_again_fails_at_once(
+async def test_an_error_that_would_recur_fails_the_job_at_once(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
@@ -193,7 +191,7 @@ async def test_an_error_that_would_come_again_fails_at_once(
     assert failed.error == {"type": "Invalid", "message": "There is no such page."}
 
 
-async def test_a_long_job_keeps_its_worker_and_shows_its_progress(
+async def test_a_long_job_renews_its_heartbeat_and_shows_its_progress(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     gate = Gate()
@@ -211,7 +209,7 @@ async def test_a_long_job_keeps_its_worker_and_shows_its_progress(
     assert (done.status, done.attempts, done.progress) == ("done", 1, {"done": 2, "total": 2})
 
 
-async def test_a_stop_puts_a_running_job_back_without_spending_an_attempt(
+async def test_a_stop_puts_a_running_job_back_without_using_an_attempt(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     gate = Gate()
@@ -226,7 +224,7 @@ async def test_a_stop_puts_a_running_job_back_without_spending_an_attempt(
         assert (await until(store, job)).attempts == 1
 
 
-async def test_a_stop_right_after_the_start_loses_nothing(
+async def test_a_stop_right_after_the_start_loses_no_job(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     added = [await add(store, most_attempts=1) for _ in range(30)]
@@ -243,12 +241,12 @@ async def test_a_stop_right_after_the_start_loses_nothing(
 
 
 @pytest.mark.parametrize(("most", "status"), [(2, "done"), (1, "failed")])
-async def test_what_a_dead_server_ran_runs_again_if_it_may(
+async def test_a_job_of_a_dead_server_runs_again_if_it_has_attempts_left(
     store: SqliteStore, clock: ManualClock, tmp_path: Path, most: int, status: str
 ) -> None:
     job = await add(store, most_attempts=most)
     await store.write(lambda tx: jobs.claim(tx, "dead", 1))
-    clock.advance(-5)  # the machine's clock went back
+    clock.advance(-5)  # the machine's clock was set back
     async with working(store, tmp_path, JobHandler("work", nothing)):
         clock.advance(5)
         ended = await until(store, job)
@@ -257,7 +255,7 @@ async def test_what_a_dead_server_ran_runs_again_if_it_may(
         assert ended.error["type"] == "Interrupted"
 
 
-async def test_beside_other_servers_a_job_is_taken_over_only_when_its_worker_is_silent(
+async def test_with_other_servers_a_job_is_taken_over_only_from_a_silent_worker(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     job = await add(store)
@@ -270,7 +268,7 @@ async def test_beside_other_servers_a_job_is_taken_over_only_when_its_worker_is_
 
 
 @pytest.mark.parametrize("way", ["cancel", "remove"])
-async def test_a_job_that_is_cancelled_or_deleted_stops(
+async def test_a_cancelled_or_deleted_job_stops(
     store: SqliteStore, tmp_path: Path, way: str
 ) -> None:
     gate = Gate()
@@ -287,7 +285,7 @@ async def test_a_job_that_is_cancelled_or_deleted_stops(
             assert (await get(store, job)).status == "cancelled"
 
 
-async def test_a_key_stays_busy_until_a_job_that_was_cancelled_has_stopped(
+async def test_a_key_stays_busy_until_its_cancelled_job_has_stopped(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     gates = {"first": Gate(), "second": Gate()}
@@ -309,7 +307,7 @@ async def test_a_key_stays_busy_until_a_job_that_was_cancelled_has_stopped(
         assert (await until(store, second)).status == "done"
 
 
-async def test_a_kind_that_nobody_knows_waits_a_day_and_then_says_what_to_do(
+async def test_a_job_of_an_unknown_kind_waits_a_day_and_then_fails_with_the_reason(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     async with working(store, tmp_path):
@@ -323,7 +321,7 @@ async def test_a_kind_that_nobody_knows_waits_a_day_and_then_says_what_to_do(
     assert 'No handler for jobs of kind "future.work"' in failed.error["message"]
 
 
-async def test_a_delayed_job_runs_when_its_time_has_come(
+async def test_a_delayed_job_runs_when_it_is_due(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     async with working(store, tmp_path, JobHandler("work", nothing)):
@@ -335,7 +333,7 @@ async def test_a_delayed_job_runs_when_its_time_has_come(
         assert (await until(store, later)).status == "done"
 
 
-async def test_the_worker_survives_a_database_that_fails_for_a_while(
+async def test_the_worker_survives_a_temporary_database_failure(
     store: SqliteStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -354,7 +352,7 @@ async def test_the_worker_survives_a_database_that_fails_for_a_while(
         assert (await until(store, await add(store))).status == "done"
 
 
-async def test_a_periodic_job_comes_once_in_each_period(
+async def test_a_periodic_job_runs_once_in_each_period(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     slots: list[int] = []
@@ -387,7 +385,7 @@ class Fetching:
         self.ran.append(job.id)
 
 
-async def test_the_jobs_of_a_plugin_run_while_the_server_does(
+async def test_a_plugins_jobs_run_while_the_server_runs(
     store: SqliteStore | PostgresStore, tmp_path: Path
 ) -> None:
     plugin, runtime = Fetching(), runtime_on(store, tmp_path)
@@ -403,7 +401,7 @@ async def test_the_jobs_of_a_plugin_run_while_the_server_does(
             pass
 
 
-def test_retries_come_later_and_later_up_to_ten_minutes_and_never_all_at_once() -> None:
+def test_retry_waits_grow_up_to_ten_minutes_with_jitter() -> None:
     for attempt, least in [(1, 2), (2, 8), (3, 32), (4, 128), (5, 512), (6, 600), (500, 600)]:
         waits = {retry_after(attempt) for _ in range(20)}
         assert len(waits) > 10
@@ -424,7 +422,7 @@ _ERRORS = [
 ]
 
 
-def test_an_error_is_kept_short_and_without_its_secrets() -> None:
+def test_an_error_is_stored_short_and_without_secrets() -> None:
     for message, kept in _ERRORS:
         assert describe(ValueError(message)) == {"type": "ValueError", "message": kept}
 
@@ -437,7 +435,7 @@ def test_a_period_of_less_than_a_second_is_refused() -> None:
 SWEEP = JobHandler("sweep", nothing, every_seconds=10)
 
 
-async def test_servers_whose_clocks_differ_add_one_job_a_period(
+async def test_servers_with_different_clocks_add_one_job_for_each_period(
     store: SqliteStore, scope: Scope
 ) -> None:
     servers = [(Schedule([SWEEP]), skew * SECOND) for skew in (0, -3, 4)]
@@ -456,7 +454,7 @@ async def test_servers_whose_clocks_differ_add_one_job_a_period(
     assert 5 <= len(slots) <= 6
 
 
-def test_what_could_not_be_stored_is_asked_for_again() -> None:
+def test_a_periodic_job_that_could_not_be_stored_is_offered_again() -> None:
     schedule = Schedule([SWEEP])
     first = schedule.due(START)
     assert schedule.due(START) == first

@@ -29,6 +29,4 @@ def scene(running_scene: Scene) -> Iterator[Scene]:
         lessons.clear()
     yield running_scene
     assert [fault for body in running_scene.asked for fault in faults_of(body)] == []
-    assert not running_scene.models._answers, (
-        "the models were asked less often than the script says"
-    )
+    assert not running_scene.models._answers, "the models were called less often than scripted"

@@ -61,7 +61,7 @@ def server(written: Path, tmp_path: Path) -> Iterator[ServerInThread]:
         yield running
 
 
-def test_the_page_goes_as_it_stands(server: ServerInThread, tmp_path: Path) -> None:
+def test_the_commands_of_the_page_work_unchanged(server: ServerInThread, tmp_path: Path) -> None:
     def told(heading: str) -> str:
         return run(PARTS[heading].replace(ADDRESS, server.url), tmp_path)
 
@@ -77,7 +77,9 @@ def test_the_page_goes_as_it_stands(server: ServerInThread, tmp_path: Path) -> N
     assert "grandfather" in told("Ask")
 
 
-def test_two_students_and_an_idle_task_with_a_model(server: ServerInThread, tmp_path: Path) -> None:
+def test_a_course_with_a_model_keeps_two_students_notes_separate(
+    server: ServerInThread, tmp_path: Path
+) -> None:
     path = tmp_path / ".ricordo" / "courses" / "essay" / "agents.toml"
     path.write_text(
         path.read_text("utf-8").replace("[[agent]]\n", f'[[agent]]\nmodel = "{MODEL}"\n'), "utf-8"

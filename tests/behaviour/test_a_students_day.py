@@ -64,7 +64,7 @@ def day(scene: Scene) -> Day:
     return Day(scene)
 
 
-def test_the_tutor_reads_her_block_and_what_it_wants_to_change_waits_for_her(day: Day) -> None:
+def test_the_tutor_reads_a_students_block_and_its_change_waits_for_her(day: Day) -> None:
     answer, proposal = day.proposes()
 
     assert "Studies maths." in day.prompt()
@@ -84,7 +84,7 @@ def test_the_tutor_reads_her_block_and_what_it_wants_to_change_waits_for_her(day
     assert "Lives in Turin" not in json.dumps(day.scene.state(day.tutor)["blocks"])
 
 
-def test_she_rejects_with_a_reason_and_the_tutor_reads_it_with_its_next_turn(day: Day) -> None:
+def test_the_tutor_reads_the_reason_of_a_rejection_in_its_next_turn(day: Day) -> None:
     _, proposal = day.proposes()
     day.ask("post", f"student/diffs/{proposal['id']}/reject", reason="I only visit.")
     day.tells("Hello again.", "Hello.")
@@ -96,7 +96,7 @@ def test_she_rejects_with_a_reason_and_the_tutor_reads_it_with_its_next_turn(day
     assert [("I only visit." in one, proposal["id"] in one) for one in told] == [(True, True)]
 
 
-def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
+def test_an_answer_can_be_traced_to_the_message_behind_its_memory(day: Day) -> None:
     _, proposal = day.proposes()
     approved = day.ask("post", f"student/diffs/{proposal['id']}/approve")
 
@@ -127,7 +127,7 @@ def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
     assert [one["id"] for one in asked["proposed"]] == [proposal["id"]]
 
 
-def test_another_students_tutor_and_another_thread_know_nothing_of_her(day: Day) -> None:
+def test_a_shared_agent_shows_each_student_only_their_own_block(day: Day) -> None:
     """Two students use one agent.
 
     Each conversation shows its student's block. A conversation without a student shows neither.

@@ -43,7 +43,7 @@ BOTH_WAIT = [*ROLL_WAITS, {"type": "requires_approval", "tool_name": "toss"}]
 # Requests for approval.
 
 
-def test_a_request_for_approval_shows_the_calls_and_what_the_agent_said_before(
+def test_an_approval_request_shows_the_calls_and_the_text_before_them(
     scene: Scene,
 ) -> None:
     agent = scene.agent("roll", tool_rules=ROLL_WAITS)
@@ -66,7 +66,7 @@ def test_a_request_for_approval_shows_the_calls_and_what_the_agent_said_before(
     assert kinds(scene.history(agent))[-2:] == ["assistant", "approval_request"]
 
 
-def test_an_approved_call_is_run_and_the_agent_goes_on_and_all_of_it_fits_the_clients_types(
+def test_an_approved_call_runs_and_the_turn_continues(
     scene: Scene,
 ) -> None:
     agent, (call_id,) = scene.asks()
@@ -92,7 +92,7 @@ def test_an_approved_call_is_run_and_the_agent_goes_on_and_all_of_it_fits_the_cl
 # Decisions.
 
 
-def test_a_denied_call_is_not_run_and_the_agent_reads_the_reason(scene: Scene) -> None:
+def test_a_denied_call_does_not_run_and_the_agent_reads_the_reason(scene: Scene) -> None:
     agent, (call_id,) = scene.asks()
     scene.says("As you wish.")
 
@@ -106,7 +106,7 @@ def test_a_denied_call_is_not_run_and_the_agent_reads_the_reason(scene: Scene) -
     scene.require_free(agent)
 
 
-def test_of_several_calls_some_are_approved(scene: Scene) -> None:
+def test_some_of_several_calls_can_be_approved(scene: Scene) -> None:
     agent, (first, second) = scene.asks(("roll", {}), ("toss", {}), rules=BOTH_WAIT)
     scene.says("Heads.")
 
@@ -117,7 +117,7 @@ def test_of_several_calls_some_are_approved(scene: Scene) -> None:
     assert [one["tool_call_id"] for one in answer["messages"][0]["tool_returns"]] == [first, second]
 
 
-def test_calls_that_need_no_approval_wait_beside_those_that_do_and_are_run_with_them(
+def test_calls_that_need_no_approval_run_together_with_those_that_do(
     scene: Scene,
 ) -> None:
     agent = scene.agent("roll", "toss", tool_rules=ROLL_WAITS)
@@ -134,7 +134,7 @@ def test_calls_that_need_no_approval_wait_beside_those_that_do_and_are_run_with_
     assert [status for status, _ in returns(answer)] == ["success", "error"]
 
 
-def test_an_agent_that_speaks_by_calls_waits_and_goes_on_too(scene: Scene) -> None:
+def test_a_heartbeat_agent_waits_for_approval_and_continues(scene: Scene) -> None:
     agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent", tool_rules=ROLL_WAITS)
     scene.says(calls(("roll", {"request_heartbeat": True})))
     (call_id,) = pending(scene.send(agent, "Roll."))
@@ -143,7 +143,7 @@ def test_an_agent_that_speaks_by_calls_waits_and_goes_on_too(scene: Scene) -> No
     assert (said(answer), stopped(answer)) == (["Six."], "end_turn")
 
 
-def test_a_rule_that_ends_the_turn_holds_after_an_approval_too(scene: Scene) -> None:
+def test_an_exit_rule_ends_the_turn_after_an_approval_too(scene: Scene) -> None:
     rules = [*ROLL_WAITS, {"type": "exit_loop", "tool_name": "roll"}]
     agent, (call_id,) = scene.asks(rules=rules)
     answer = scene.send(agent, decides((call_id, True)))
@@ -151,7 +151,7 @@ def test_a_rule_that_ends_the_turn_holds_after_an_approval_too(scene: Scene) -> 
     scene.require_free(agent)
 
 
-def test_claude_waits_with_its_signed_thoughts_and_goes_on_with_them(scene: Scene) -> None:
+def test_claude_gets_its_signed_thoughts_back_after_an_approval(scene: Scene) -> None:
     thinking = {"type": "thinking", "thinking": "Risky.", "signature": "sig-9"}
     agent = scene.agent("roll", model=CLAUDE, tool_rules=ROLL_WAITS)
     scene.says(
@@ -169,7 +169,7 @@ def test_claude_waits_with_its_signed_thoughts_and_goes_on_with_them(scene: Scen
 
 
 @pytest.mark.parametrize("approves", [True, False])
-def test_an_older_client_decides_about_all_calls_at_once(scene: Scene, approves: bool) -> None:
+def test_an_older_client_can_decide_about_all_calls_at_once(scene: Scene, approves: bool) -> None:
     agent, _ = scene.asks(("roll", {}), ("toss", {}), rules=BOTH_WAIT)
     request_id = scene.state(agent)["pending_approval"]["id"]
     other = scene.post(
@@ -186,7 +186,7 @@ def test_an_older_client_decides_about_all_calls_at_once(scene: Scene, approves:
     assert len(returns(answer)) == 2
 
 
-def test_a_word_beside_the_decision_comes_after_the_results(scene: Scene) -> None:
+def test_a_message_sent_with_a_decision_follows_the_results(scene: Scene) -> None:
     agent, (call_id,) = scene.asks()
     scene.says("Eight; and yes, tea.")
 
@@ -201,7 +201,7 @@ def test_a_word_beside_the_decision_comes_after_the_results(scene: Scene) -> Non
 # Decisions that do not fit.
 
 
-def test_an_answer_that_names_other_calls_is_refused_and_the_request_waits_on(scene: Scene) -> None:
+def test_a_decision_about_other_calls_is_refused_and_the_request_still_waits(scene: Scene) -> None:
     agent, (call_id,) = scene.asks()
     rows = scene.server.rows()
     for named in (["call-unknown"], [], [call_id, call_id], [call_id, "call-unknown"]):
@@ -217,7 +217,7 @@ def test_an_answer_that_names_other_calls_is_refused_and_the_request_waits_on(sc
     assert said(scene.send(agent, decides((call_id, True)))) == ["Eight."]
 
 
-def test_an_answer_while_nothing_waits_is_refused(scene: Scene) -> None:
+def test_a_decision_while_no_call_waits_is_refused(scene: Scene) -> None:
     agent = scene.agent("roll", tool_rules=ROLL_WAITS)
     for answer in (decides(("call_1", True)), {"type": "approval", "approve": True}):
         refused = scene.post(agent, answer)
@@ -225,7 +225,7 @@ def test_an_answer_while_nothing_waits_is_refused(scene: Scene) -> None:
         assert "No tool call is currently awaiting approval" in refused.text
 
 
-def test_a_message_while_a_call_waits_is_a_conflict_that_a_client_does_not_retry(
+def test_a_message_while_a_call_waits_is_a_conflict_without_a_retry(
     scene: Scene,
 ) -> None:
     agent, (call_id,) = scene.asks()
@@ -244,7 +244,7 @@ def test_a_message_while_a_call_waits_is_a_conflict_that_a_client_does_not_retry
 # Requests without an answer.
 
 
-def test_a_request_that_expired_is_denied_by_the_next_message(
+def test_an_expired_request_is_denied_by_the_next_message(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent, _ = scene.asks()
@@ -264,7 +264,7 @@ def test_a_request_that_expired_is_denied_by_the_next_message(
     assert said(scene.send(agent, decides((call_id, True)))) == ["Eight."]
 
 
-def test_cancelling_denies_what_waits(scene: Scene) -> None:
+def test_cancelling_denies_a_waiting_call(scene: Scene) -> None:
     agent, _ = scene.asks()
     outcome = scene.http.post(f"/v1/agents/{agent}/messages/cancel")
     assert (outcome.status_code, set(outcome.json().values())) == (200, {"cancelled"})
@@ -274,7 +274,7 @@ def test_cancelling_denies_what_waits(scene: Scene) -> None:
     scene.require_free(agent)
 
 
-def test_an_agent_is_reset_or_deleted_while_a_call_waits(scene: Scene) -> None:
+def test_an_agent_can_be_reset_or_deleted_while_a_call_waits(scene: Scene) -> None:
     agent, (call_id,) = scene.asks()
     assert scene.http.patch(f"/v1/agents/{agent}/reset-messages", json={}).status_code == 200
     assert scene.post(agent, decides((call_id, True))).status_code == 400
@@ -284,7 +284,7 @@ def test_an_agent_is_reset_or_deleted_while_a_call_waits(scene: Scene) -> None:
     assert scene.post(agent, decides((call_id, True))).status_code == 404
 
 
-def test_the_tool_that_a_call_waits_for_can_be_taken_away(scene: Scene) -> None:
+def test_the_tool_of_a_waiting_call_can_be_detached(scene: Scene) -> None:
     agent, (call_id,) = scene.asks()
     tool = next(one["id"] for one in scene.state(agent)["tools"] if one["name"] == "roll")
     assert scene.http.patch(f"/v1/agents/{agent}/tools/detach/{tool}").status_code == 200
@@ -297,7 +297,7 @@ def test_the_tool_that_a_call_waits_for_can_be_taken_away(scene: Scene) -> None:
 # Repeated and interrupted decisions.
 
 
-def test_a_repeated_answer_is_not_carried_out_twice(scene: Scene) -> None:
+def test_a_repeated_decision_runs_its_call_once(scene: Scene) -> None:
     for more, number in (({"otid": "answer-1"}, "0"), ({}, "1")):  # the second is a client's retry
         scene.games.played.clear()
         agent, (call_id,) = scene.asks()
@@ -310,7 +310,7 @@ def test_a_repeated_answer_is_not_carried_out_twice(scene: Scene) -> None:
         assert said(again) == said(first) == ["Eight."]
 
 
-def test_an_answer_is_known_by_its_calls_when_it_comes_again(scene: Scene) -> None:
+def test_a_repeated_decision_is_recognized_by_its_calls(scene: Scene) -> None:
     """Clients send an answer again after a lost connection.
 
     It is recognized without an otid, after a compaction, and while the next call already waits.
@@ -348,7 +348,7 @@ def test_an_answer_is_known_by_its_calls_when_it_comes_again(scene: Scene) -> No
     scene.require_free(agent)
 
 
-def test_two_answers_at_once_are_carried_out_once(scene: Scene) -> None:
+def test_two_concurrent_decisions_run_the_call_once(scene: Scene) -> None:
     agent, (call_id,) = scene.asks()
     scene.says("Eight.")
     codes: list[int] = []
@@ -368,7 +368,7 @@ def test_two_answers_at_once_are_carried_out_once(scene: Scene) -> None:
     assert scene.played == ["roll"]
 
 
-def test_a_model_that_fails_after_an_approval_loses_no_result(scene: Scene) -> None:
+def test_a_model_error_after_an_approval_loses_no_result(scene: Scene) -> None:
     agent, (call_id,) = scene.asks()
     scene.says(BROKEN)
     assert scene.post(agent, decides((call_id, True))).status_code == 400
@@ -380,7 +380,7 @@ def test_a_model_that_fails_after_an_approval_loses_no_result(scene: Scene) -> N
 # Changes of the tools that wait for approval.
 
 
-def test_a_tool_of_one_agent_is_made_to_wait_and_no_longer(scene: Scene) -> None:
+def test_one_agents_tool_can_be_made_to_need_approval_and_back(scene: Scene) -> None:
     agent = scene.agent("roll")
     changed = scene.client.agents.tools.update_approval(
         "roll", agent_id=agent, body_requires_approval=True
@@ -407,7 +407,7 @@ def test_a_tool_of_one_agent_is_made_to_wait_and_no_longer(scene: Scene) -> None
     assert scene.http.patch(f"/v1/agents/{agent}/tools/approval/roll").status_code in (400, 422)
 
 
-def test_a_tool_that_asks_for_approval_does_so_at_every_agent_it_comes_to(scene: Scene) -> None:
+def test_a_tool_that_needs_approval_needs_it_for_every_agent(scene: Scene) -> None:
     plain = scene.agent("roll")
     scene.set_approval("draw", True)
     try:
@@ -426,7 +426,7 @@ def test_a_tool_that_asks_for_approval_does_so_at_every_agent_it_comes_to(scene:
 # Servers that are killed, and readers that leave.
 
 
-def test_a_kill_between_the_answer_and_its_results_tells_the_agent_that_nothing_is_known(
+def test_a_kill_between_a_decision_and_its_result_records_an_interrupted_call(
     scene: Scene,
 ) -> None:
     agent, (call_id,) = scene.asks()
@@ -456,7 +456,7 @@ def test_a_kill_between_the_answer_and_its_results_tells_the_agent_that_nothing_
     scene.require_free(agent)
 
 
-def test_what_the_client_did_survives_the_kill(scene: Scene) -> None:
+def test_a_clients_result_survives_a_kill(scene: Scene) -> None:
     agent = scene.agent("roll")
     click = {"name": "click", "parameters": {"type": "object", "properties": {}}}
     scene.says(calls(("click", {}), ("roll", {})))
@@ -469,14 +469,14 @@ def test_what_the_client_did_survives_the_kill(scene: Scene) -> None:
     scene.require_free(agent)
 
 
-def test_a_kill_before_the_answer_leaves_the_request_waiting(scene: Scene) -> None:
+def test_a_kill_before_the_decision_leaves_the_request_waiting(scene: Scene) -> None:
     agent, (call_id,) = scene.asks()
     scene.restart()
     scene.says("Eight.")
     assert said(scene.send(agent, decides((call_id, True)))) == ["Eight."]
 
 
-def test_a_turn_that_is_cancelled_after_the_answer_keeps_its_results(scene: Scene) -> None:
+def test_a_turn_cancelled_after_the_decision_keeps_its_results(scene: Scene) -> None:
     agent, (call_id,) = scene.asks()
     slow = calls(("roll", {}))
     scene.says(type(slow)(slow.body, delay=5))
@@ -494,7 +494,7 @@ def test_a_turn_that_is_cancelled_after_the_answer_keeps_its_results(scene: Scen
     "has_all_pairs",
     [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)],
 )
-def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent_continue(
+def test_repeating_a_decision_after_its_turn_was_interrupted_continues_the_agent(
     scene: Scene, has_all_pairs: bool
 ) -> None:
     """Results and decisions, in all forms, can be repeated after a cancellation or a failure.
@@ -519,7 +519,7 @@ def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent
                 },
                 "denial": decides((call_id, False)),
             }[form]
-            _break_off(scene, agent, answer, cause)
+            _fail_after_results(scene, agent, answer, cause)
             before = len(scene.history(agent))
             scene.says("Eight.")
             again = scene.send(agent, answer)
@@ -534,7 +534,7 @@ def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent
             scene.require_free(agent)
 
 
-def _break_off(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
+def _fail_after_results(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
     """After the results of its calls, let the turn that got this answer fail or be cancelled."""
     if cause == "failed":
         scene.says(Answer({"error": {"message": "wrong key"}}, status=401))
@@ -551,7 +551,7 @@ def _break_off(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
 
 
 @pytest.mark.parametrize("has_tokens", [False, True])
-def test_a_request_for_approval_is_streamed_and_answered_by_a_stream(
+def test_an_approval_request_and_its_decision_can_be_streamed(
     scene: Scene, has_tokens: bool
 ) -> None:
     agent = scene.agent("roll", tool_rules=ROLL_WAITS)

@@ -21,7 +21,7 @@ ODD = b'data: {"choices": [{"index": {}, "delta": {"content": "It is "}}]}\n\n'
 PICTURE = base64.b64encode(bytes(range(256)) * 12).decode()
 
 
-def test_a_model_without_a_handle_is_found_by_its_name_and_kind(scene: Scene) -> None:
+def test_a_model_without_a_handle_is_found_by_its_name_and_provider(scene: Scene) -> None:
     provider, name = CLAUDE.split("/")
     config = {"model": name, "model_endpoint_type": provider, "context_window": 16_000}
     agent = scene.agent(model=None, llm_config=config | {"temperature": 0.3, "max_tokens": 500})
@@ -40,7 +40,7 @@ def test_a_model_without_a_handle_is_found_by_its_name_and_kind(scene: Scene) ->
     assert (refused.status_code, f"{provider}/nothing not found" in refused.text) == (404, True)
 
 
-def test_a_claude_that_shall_not_think_does_not_and_says_so(scene: Scene) -> None:
+def test_thinking_can_be_switched_off_for_claude_and_is_shown_as_off(scene: Scene) -> None:
     off = {"type": "disabled"}
     for body, sent in (
         ({"reasoning": False}, off),
@@ -62,7 +62,7 @@ def test_a_claude_that_shall_not_think_does_not_and_says_so(scene: Scene) -> Non
     )
 
 
-def test_a_run_lists_the_kinds_of_messages_that_its_request_asked_for(scene: Scene) -> None:
+def test_a_run_lists_the_message_types_that_its_request_asked_for(scene: Scene) -> None:
     agent = scene.agent("roll")
     scene.says(calls(("roll", {})), "Six.")
     answer = scene.send(agent, "Roll.", include_return_message_types=["assistant_message"])
@@ -72,7 +72,9 @@ def test_a_run_lists_the_kinds_of_messages_that_its_request_asked_for(scene: Sce
 
 
 @pytest.mark.parametrize("has_tokens", [True, False])
-def test_a_signature_comes_with_its_thought_before_the_text(scene: Scene, has_tokens: bool) -> None:
+def test_a_signature_is_sent_with_its_thought_before_the_text(
+    scene: Scene, has_tokens: bool
+) -> None:
     thoughts = [("Hm. What is it?", "proof-1"), ("And now?", "proof-2")]
     blocks = [
         {"type": "thinking", "thinking": text, "signature": proof} for text, proof in thoughts
@@ -135,7 +137,7 @@ def test_of_equal_tool_rules_one_is_kept(scene: Scene) -> None:
     assert len(scene.change(agent, tool_rules=[rule, rule])["tool_rules"]) == 1
 
 
-def test_a_small_window_is_taken_with_a_warning(
+def test_a_small_window_is_accepted_with_a_warning(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -147,7 +149,7 @@ def test_a_small_window_is_taken_with_a_warning(
     assert (said(answer), stopped(answer)) == (["Hello."], "end_turn")
 
 
-def test_a_summary_of_all_says_that_all_before_it_is_hidden(scene: Scene) -> None:
+def test_a_summary_of_mode_all_says_that_all_earlier_messages_are_hidden(scene: Scene) -> None:
     for mode, words in (
         ("all", "Note: prior messages have been hidden"),
         ("sliding_window", "messages from the beginning"),
@@ -164,7 +166,7 @@ def test_a_summary_of_all_says_that_all_before_it_is_hidden(scene: Scene) -> Non
         assert words in str(scene.asked[-1]["messages"]), mode
 
 
-def test_passages_tell_their_model_and_where_it_is_asked_for_their_vector(scene: Scene) -> None:
+def test_passages_show_their_embedding_model_and_on_request_their_vector(scene: Scene) -> None:
     agent = scene.agent()
     place = f"/v1/agents/{agent}/archival-memory"
     (made,) = scene.http.post(place, json={"text": "Ada likes tea."}).json()
@@ -182,7 +184,7 @@ def trace_of(scene: Scene, answered: list[Wire]) -> Wire:
     return dict(scene.http.get(f"/v1/steps/{step}/trace").json())
 
 
-def test_a_trace_holds_what_the_provider_got_and_gave(scene: Scene) -> None:
+def test_a_trace_holds_the_providers_request_and_response(scene: Scene) -> None:
     runtime = scene.server.runtime
     before, runtime.settings = (
         runtime.settings,
@@ -255,7 +257,7 @@ def test_a_trace_holds_what_the_provider_got_and_gave(scene: Scene) -> None:
         runtime.settings = before
 
 
-def test_a_preview_is_the_request_that_the_message_makes_and_leaves_nothing(scene: Scene) -> None:
+def test_a_preview_equals_the_later_request_and_stores_nothing(scene: Scene) -> None:
     for model in (OPENAI, CLAUDE):
         agent = scene.agent("roll", model=model, reasoning=False)
         asked, history = len(scene.asked), scene.history(agent)
@@ -263,18 +265,18 @@ def test_a_preview_is_the_request_that_the_message_makes_and_leaves_nothing(scen
         assert (len(scene.asked), scene.history(agent)) == (asked, history)
         scene.says("Six." if model == OPENAI else claude({"type": "text", "text": "Six."}))
         scene.send(agent, "Roll.")
-        assert same_but_for_the_time(preview) == same_but_for_the_time(scene.asked[-1])
+        assert without_times(preview) == without_times(scene.asked[-1])
     assert scene.post("agent-" + "0" * 36, "Roll.", path="/preview-raw-payload").status_code in (
         404,
         422,
     )
 
 
-def same_but_for_the_time(body: Wire) -> str:
+def without_times(body: Wire) -> str:
     return re.sub(r"\d\d:\d\d(:\d\d)?", "", json.dumps(body, sort_keys=True))
 
 
-def test_a_window_beyond_the_models_is_refused_where_it_is_known(scene: Scene) -> None:
+def test_a_window_larger_than_the_models_known_window_is_refused(scene: Scene) -> None:
     models = {
         one["handle"]: one["max_context_window"] for one in scene.http.get("/v1/models/").json()
     }
@@ -317,7 +319,7 @@ def test_small_windows_have_room_for_the_prompt(scene: Scene) -> None:
             assert (said(answer), stopped(answer)) == (["Hello."], "end_turn"), (window, more)
 
 
-def test_a_summary_that_frees_nothing_is_refused_before_it_is_paid_for(scene: Scene) -> None:
+def test_a_compaction_that_cannot_help_is_refused_without_a_model_call(scene: Scene) -> None:
     agent = scene.agent()
     for mode in ("all", "sliding_window"):
         answer = scene.http.post(
@@ -341,7 +343,7 @@ def test_a_summary_that_frees_nothing_is_refused_before_it_is_paid_for(scene: Sc
     assert (again.status_code, len(scene.asked)) == (400, before)
 
 
-def test_smaller_ways_of_the_retired_server(scene: Scene) -> None:
+def test_runs_traces_prompts_and_conflicts_are_as_on_the_retired_server(scene: Scene) -> None:
     """Open runs can be listed, and a trace has its agent's tags.
 
     A prompt cannot be blank, and conflicts say `already exists`.

@@ -27,7 +27,7 @@ CLICK = {
 }
 
 
-def did(call_id: str, result: Any, status: str = "success", **more: Any) -> Wire:
+def tool_result(call_id: str, result: Any, status: str = "success", **more: Any) -> Wire:
     return {
         "type": "tool",
         "tool_call_id": call_id,
@@ -41,7 +41,7 @@ def answers(*items: Wire) -> Wire:
     return {"type": "approval", "approvals": list(items)}
 
 
-def test_a_clients_tool_is_offered_called_and_answered_by_the_client(scene: Scene) -> None:
+def test_a_client_tool_is_offered_called_and_answered_by_the_client(scene: Scene) -> None:
     agent = scene.agent("roll")
     scene.says(calls(("click", {"what": "OK"})))
 
@@ -53,7 +53,7 @@ def test_a_clients_tool_is_offered_called_and_answered_by_the_client(scene: Scen
     scene.says("It says hello.")
     answer = scene.send(
         agent,
-        answers(did(call_id, "hello", stdout=["a line"], stderr=["a warning"])),
+        answers(tool_result(call_id, "hello", stdout=["a line"], stderr=["a warning"])),
         client_tools=[CLICK],
     )
 
@@ -69,7 +69,7 @@ def test_a_clients_tool_is_offered_called_and_answered_by_the_client(scene: Scen
     scene.require_free(agent)
 
 
-def test_results_are_sent_in_all_forms_that_versions_of_the_client_have(scene: Scene) -> None:
+def test_results_are_accepted_in_the_formats_of_all_client_versions(scene: Scene) -> None:
     """Results come as decisions, with or without a type, and as tool returns.
 
     Newer versions of the client recommend tool returns.
@@ -97,7 +97,7 @@ def test_results_are_sent_in_all_forms_that_versions_of_the_client_have(scene: S
     assert "approval.tool_returns: There is no such field here" in told
 
 
-def test_a_clients_tool_shadows_one_of_the_server(scene: Scene) -> None:
+def test_a_client_tool_shadows_a_server_tool_of_the_same_name(scene: Scene) -> None:
     agent = scene.agent("roll")
     mine = {
         "name": "roll",
@@ -111,15 +111,17 @@ def test_a_clients_tool_shadows_one_of_the_server(scene: Scene) -> None:
         "Rolls the user's own die."
     ]
     scene.says("Three.")
-    scene.send(agent, answers(did(call_id, [{"type": "text", "text": "3"}])), client_tools=[mine])
+    scene.send(
+        agent, answers(tool_result(call_id, [{"type": "text", "text": "3"}])), client_tools=[mine]
+    )
 
     assert scene.played == []
     assert '"message": "3"' in scene.asked[-1]["messages"][-1]["content"]
 
 
-def test_a_clients_failure_or_refusal_is_the_tools_failure(scene: Scene) -> None:
+def test_a_clients_error_or_refusal_is_the_tools_error(scene: Scene) -> None:
     for answer, told in (
-        (lambda id: answers(did(id, "no screen", "error")), "no screen"),
+        (lambda id: answers(tool_result(id, "no screen", "error")), "no screen"),
         (lambda id: decides((id, False, "I would rather not.")), "I would rather not."),
     ):
         agent = scene.agent()
@@ -131,7 +133,7 @@ def test_a_clients_failure_or_refusal_is_the_tools_failure(scene: Scene) -> None
         assert '"status": "Failed"' in scene.asked[-1]["messages"][-1]["content"]
 
 
-def test_the_servers_tools_are_run_beside_what_the_client_did(scene: Scene) -> None:
+def test_server_tools_run_together_with_a_clients_result(scene: Scene) -> None:
     agent = scene.agent(
         "roll", "toss", tool_rules=[{"type": "requires_approval", "tool_name": "toss"}]
     )
@@ -139,13 +141,14 @@ def test_the_servers_tools_are_run_beside_what_the_client_did(scene: Scene) -> N
     clicked, tossed = pending(scene.send(agent, "All.", client_tools=[CLICK]))
     scene.says("All done.")
     approval = answers(
-        did(clicked, "clicked"), {"type": "approval", "tool_call_id": tossed, "approve": True}
+        tool_result(clicked, "clicked"),
+        {"type": "approval", "tool_call_id": tossed, "approve": True},
     )
     answer = scene.send(agent, approval, client_tools=[CLICK])
     assert [text for _, text in returns(answer)] == ["4", "clicked", "heads"]
 
 
-def test_a_clients_tool_is_there_for_its_request_alone(scene: Scene) -> None:
+def test_a_client_tool_is_offered_only_in_its_request(scene: Scene) -> None:
     agent = scene.agent()
     scene.says("One.", "Two.")
     scene.send(agent, "First.", client_tools=[CLICK])
@@ -153,13 +156,13 @@ def test_a_clients_tool_is_there_for_its_request_alone(scene: Scene) -> None:
     assert [tools_of(body) for body in scene.asked] == [["click"], []]
 
 
-def test_a_tool_without_a_name_or_a_schema_is_refused(scene: Scene) -> None:
+def test_a_client_tool_without_a_name_or_a_schema_is_refused(scene: Scene) -> None:
     agent = scene.agent()
     for tool in ({}, {"name": ""}, {"name": "click", "parameters": "none"}):
         assert scene.post(agent, "Hello.", client_tools=[tool]).status_code == 400
 
 
-def test_a_clients_skills_are_in_the_prompt_of_their_turn_alone_and_cannot_end_their_section(
+def test_client_skills_are_in_the_prompt_of_their_turn_only_and_cannot_close_their_section(
     scene: Scene,
 ) -> None:
     agent = scene.agent()
@@ -211,7 +214,9 @@ def test_pictures_in_a_clients_result_reach_the_model_and_the_history(scene: Sce
     first, second = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
     scene.says("A cat.", "Still a cat.")
     answer = scene.send(
-        agent, answers(did(first, SHOTS), did(second, SHOTS[1:])), client_tools=[CLICK]
+        agent,
+        answers(tool_result(first, SHOTS), tool_result(second, SHOTS[1:])),
+        client_tools=[CLICK],
     )
     scene.send(agent, "What was it?")
 
@@ -244,7 +249,7 @@ def test_pictures_in_a_clients_result_reach_the_model_and_the_history(scene: Sce
     scene.require_free(agent)
 
 
-def test_a_picture_of_a_client_that_is_none_is_refused_and_the_call_waits_on(scene: Scene) -> None:
+def test_an_invalid_picture_of_a_client_is_refused_and_the_call_still_waits(scene: Scene) -> None:
     agent = scene.agent()
     scene.says(calls(("click", {"what": "OK"})))
     (call_id,) = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
@@ -252,8 +257,10 @@ def test_a_picture_of_a_client_that_is_none_is_refused_and_the_call_waits_on(sce
         "type": "image",
         "source": {"type": "base64", "media_type": "image/png", "data": "no base64!"},
     }
-    sent = {"messages": [answers(did(call_id, [picture]))], "client_tools": [CLICK]}
+    sent = {"messages": [answers(tool_result(call_id, [picture]))], "client_tools": [CLICK]}
     refused = scene.http.post(f"/v1/agents/{agent}/messages", json=sent)
     assert (refused.status_code, "not base64" in refused.text) == (400, True)
     scene.says("Done.")
-    assert said(scene.send(agent, answers(did(call_id, "ok")), client_tools=[CLICK])) == ["Done."]
+    assert said(scene.send(agent, answers(tool_result(call_id, "ok")), client_tools=[CLICK])) == [
+        "Done."
+    ]

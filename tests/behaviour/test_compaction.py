@@ -98,7 +98,7 @@ def require_fits(scene: Scene, window: int = WINDOW) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_window_is_made_smaller_before_the_call_that_would_not_fit(
+def test_a_window_is_compacted_before_a_request_that_would_not_fit(
     scene: Scene, script: Script, mode: str
 ) -> None:
     agent = agent_with(scene, mode)
@@ -131,7 +131,7 @@ def test_a_window_is_made_smaller_before_the_call_that_would_not_fit(
     assert "Part 0:" in json.dumps(asked)
 
 
-def test_sliding_keeps_the_newest_and_all_keeps_the_turn_alone(
+def test_sliding_keeps_the_newest_messages_and_all_keeps_only_the_turn(
     scene: Scene, script: Script
 ) -> None:
     for mode, least, most in (("sliding_window", 6, 40), ("all", 3, 3)):
@@ -148,7 +148,7 @@ def test_sliding_keeps_the_newest_and_all_keeps_the_turn_alone(
 @pytest.mark.parametrize(
     "failure", [BROKEN, completion(""), Answer({"error": {"message": "down"}}, status=503)]
 )
-def test_a_summariser_that_fails_is_replaced_by_an_outline(
+def test_a_failed_summary_is_replaced_by_an_outline(
     scene: Scene, script: Script, mode: str, failure: Answer
 ) -> None:
     agent = agent_with(scene, mode)
@@ -163,7 +163,7 @@ def test_a_summariser_that_fails_is_replaced_by_an_outline(
     assert "Part 0" in summaries(scene, agent)[0]["summary"]
 
 
-def test_a_summariser_that_never_answers_holds_nobody_up(
+def test_a_summary_model_that_never_answers_times_out(
     scene: Scene, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.agents.context_limit.timeout_for", lambda _expected: 0.05)
@@ -174,7 +174,7 @@ def test_a_summariser_that_never_answers_holds_nobody_up(
     assert "Part 0" in summaries(scene, agent)[0]["summary"]
 
 
-def test_a_long_summary_is_cut_to_its_share_of_the_window_or_where_the_agent_is_set_to(
+def test_a_long_summary_is_cut_to_its_share_of_the_window_or_to_the_setting(
     scene: Scene, script: Script
 ) -> None:
     agent = agent_with(scene)
@@ -191,7 +191,7 @@ def test_a_long_summary_is_cut_to_its_share_of_the_window_or_where_the_agent_is_
     assert summaries(scene, agent)[0]["summary"] == "Ada grows tea on ..."
 
 
-def test_another_model_and_other_words_write_the_summary(scene: Scene, script: Script) -> None:
+def test_a_configured_model_and_prompt_write_the_summary(scene: Scene, script: Script) -> None:
     agent = agent_with(scene, model="scripted/model", prompt="Sum up in one line.")
     scene.server.forget()
     scene.server.says(*["A line."] * 5)
@@ -201,7 +201,7 @@ def test_another_model_and_other_words_write_the_summary(scene: Scene, script: S
     assert "Sum up in one line." in scene.server.model.requests[0].messages[-1].text
 
 
-def test_a_model_for_summaries_that_is_gone_is_no_reason_to_stop(
+def test_a_missing_summary_model_is_replaced_by_the_agents_model(
     scene: Scene, script: Script
 ) -> None:
     agent = agent_with(scene, model="nobody/model")
@@ -210,7 +210,7 @@ def test_a_model_for_summaries_that_is_gone_is_no_reason_to_stop(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_a_provider_finds_too_long_is_made_smaller_in_the_same_turn(
+def test_a_request_refused_as_too_long_is_compacted_in_the_same_turn(
     scene: Scene, script: Script, mode: str
 ) -> None:
     agent = agent_with(scene, mode, window=32_000)
@@ -225,9 +225,7 @@ def test_what_a_provider_finds_too_long_is_made_smaller_in_the_same_turn(
     assert summaries(scene, agent)[0]["compaction_stats"]["trigger"] == "provider"
 
 
-def test_what_was_learned_of_a_provider_is_remembered_at_the_next_turn(
-    scene: Scene, script: Script
-) -> None:
+def test_a_learned_limit_is_remembered_in_the_next_turn(scene: Scene, script: Script) -> None:
     agent = agent_with(scene, window=32_000)
     refused: list[int] = []
 
@@ -243,9 +241,7 @@ def test_what_was_learned_of_a_provider_is_remembered_at_the_next_turn(
     assert len(set(refused)) <= 2
 
 
-def test_one_message_larger_than_the_window_is_answered_all_the_same(
-    scene: Scene, script: Script
-) -> None:
+def test_one_message_larger_than_the_window_is_still_answered(scene: Scene, script: Script) -> None:
     agent = agent_with(scene)
     huge = scene.send(agent, "Part 0: " + "tea " * 20_000)
     assert said(huge) == ["Answer 1."]
@@ -255,9 +251,7 @@ def test_one_message_larger_than_the_window_is_answered_all_the_same(
     assert len(kept["content"]) > 80_000  # the user's message is kept whole
 
 
-def test_a_tools_huge_results_are_made_to_fit_within_the_turn_and_no_pair_is_split(
-    scene: Scene, script: Script
-) -> None:
+def test_large_tool_results_are_made_to_fit_within_the_turn(scene: Scene, script: Script) -> None:
     agent = scene.agent("conversation_search", "roll", context_window_limit=WINDOW)
     for number in range(3):
         scene.send(agent, f"Part {number}: {WORDS}")
@@ -275,7 +269,7 @@ def test_a_tools_huge_results_are_made_to_fit_within_the_turn_and_no_pair_is_spl
     require_fits(scene)
 
 
-def test_a_system_prompt_larger_than_the_window_is_told_as_that(
+def test_a_system_prompt_larger_than_the_window_is_reported_as_such(
     scene: Scene, script: Script
 ) -> None:
     agent = scene.agent(context_window_limit=WINDOW, system="Remember tea. " * 2_000)
@@ -290,7 +284,7 @@ def test_a_system_prompt_larger_than_the_window_is_told_as_that(
     assert said(scene.send(agent, "Hello again.")) == ["Answer 1."]
 
 
-def test_what_left_is_listed_kept_and_found(scene: Scene, script: Script) -> None:
+def test_evicted_messages_are_listed_kept_and_found(scene: Scene, script: Script) -> None:
     agent = scene.agent("conversation_search", context_window_limit=WINDOW)
     scene.send(agent, f"The password is heliotrope. {WORDS}")
     first = scene.history(agent)[1]
@@ -316,9 +310,7 @@ def test_what_left_is_listed_kept_and_found(scene: Scene, script: Script) -> Non
     assert "heliotrope" in returns(answer)[0][1]
 
 
-def test_a_summary_is_told_to_those_who_ask_for_it_and_to_lists(
-    scene: Scene, script: Script
-) -> None:
+def test_a_summary_is_returned_on_request_and_listed(scene: Scene, script: Script) -> None:
     agent = agent_with(scene)
     plain = [scene.send(agent, f"Part {number}: {WORDS}") for number in range(10)]
     assert {kind for answer in plain for kind in kinds(answer)} == {"assistant"}
@@ -341,7 +333,7 @@ def test_a_summary_is_told_to_those_who_ask_for_it_and_to_lists(
     assert any(message.message_type == "summary_message" for message in fitting)
 
 
-def test_a_window_is_made_smaller_on_demand(scene: Scene, script: Script) -> None:
+def test_a_window_can_be_compacted_on_demand(scene: Scene, script: Script) -> None:
     agent = scene.agent()
     talk(scene, agent, 6)
     before = len(scene.state(agent)["message_ids"])
@@ -357,7 +349,7 @@ def test_a_window_is_made_smaller_on_demand(scene: Scene, script: Script) -> Non
     assert roles(scene.asked[-1]) == "system user user"
 
 
-def test_after_a_compaction_the_prompt_says_how_many_messages_are_in_recall(
+def test_after_a_compaction_the_prompt_counts_the_messages_in_recall(
     scene: Scene, script: Script
 ) -> None:
     def in_recall(system: str) -> int:
@@ -378,7 +370,7 @@ def test_after_a_compaction_the_prompt_says_how_many_messages_are_in_recall(
     assert in_recall(scene.history(other)[0]["content"]) == len(evicted_by(scene, other)) > 0
 
 
-def test_where_nothing_can_leave_a_demand_is_refused_and_the_agent_goes_on(
+def test_a_compaction_that_can_evict_nothing_is_refused_and_the_agent_still_answers(
     scene: Scene, script: Script
 ) -> None:
     agent = scene.agent()
@@ -388,7 +380,9 @@ def test_where_nothing_can_leave_a_demand_is_refused_and_the_agent_goes_on(
     assert said(scene.send(agent, "Hello.")) == ["Answer 1."]
 
 
-def test_what_waits_for_approval_never_leaves_the_window(scene: Scene, script: Script) -> None:
+def test_a_call_that_waits_for_approval_never_leaves_the_window(
+    scene: Scene, script: Script
+) -> None:
     rules = [{"type": "requires_approval", "tool_name": "roll"}]
     agent = scene.agent("roll", context_window_limit=WINDOW, tool_rules=rules)
     talk(scene, agent, 5)
@@ -407,9 +401,7 @@ def test_what_waits_for_approval_never_leaves_the_window(scene: Scene, script: S
     assert said(scene.send(agent, approval)) == ["Answer 6."]
 
 
-def test_an_agent_that_speaks_by_calls_goes_on_after_a_compaction(
-    scene: Scene, script: Script
-) -> None:
+def test_a_heartbeat_agent_continues_after_a_compaction(scene: Scene, script: Script) -> None:
     agent = scene.agent(
         "send_message", "roll", agent_type="memgpt_v2_agent", context_window_limit=WINDOW
     )

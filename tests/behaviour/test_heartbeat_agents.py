@@ -23,7 +23,7 @@ def user_texts(body: Wire) -> list[Any]:
 
 
 @TYPES
-def test_a_chain_of_two_tools_ends_with_what_the_agent_says(scene: Scene, agent_type: str) -> None:
+def test_a_chain_of_two_tools_ends_with_the_agents_message(scene: Scene, agent_type: str) -> None:
     agent = scene.agent("send_message", "roll", "toss", agent_type=agent_type)
     scene.says(
         calls(("roll", MORE | {"sides": 8})), calls(("toss", MORE)), speech("Eight, and heads.")
@@ -47,7 +47,7 @@ def test_a_chain_of_two_tools_ends_with_what_the_agent_says(scene: Scene, agent_
 
 
 @TYPES
-def test_the_usual_agent_of_the_family_is_offered_its_tools_and_reads_messages_as_events(
+def test_a_heartbeat_agent_is_offered_its_tools_and_reads_messages_as_events(
     scene: Scene, agent_type: str
 ) -> None:
     agent = scene.agent(agent_type=agent_type, include_base_tools=True, system=None)
@@ -79,10 +79,10 @@ def test_the_usual_agent_of_the_family_is_offered_its_tools_and_reads_messages_a
         "Good morning.",
     )
     assert roles(body) == "system assistant tool user user"
-    assert scene.history(agent)[-2]["content"] == "Good morning."  # stored as it was said
+    assert scene.history(agent)[-2]["content"] == "Good morning."  # stored unchanged
 
 
-def test_a_rule_ends_the_turn_only_where_the_call_asked_to_go_on(scene: Scene) -> None:
+def test_an_exit_rule_is_the_stop_reason_only_if_a_heartbeat_was_requested(scene: Scene) -> None:
     """A turn that would have ended anyway has `end_turn`, as on the retired server.
 
     The second call of a reply does not run if the first one ends the turn.
@@ -109,7 +109,7 @@ def test_without_a_heartbeat_a_call_ends_the_turn(scene: Scene) -> None:
     assert (kinds(answer), stopped(answer)) == (["tool_call", "tool_return"], "end_turn")
 
 
-def test_plain_words_are_met_with_a_reminder_and_the_answer_still_comes(scene: Scene) -> None:
+def test_plain_text_gets_a_reminder_and_the_message_still_comes(scene: Scene) -> None:
     agent = scene.agent("send_message", agent_type="memgpt_v2_agent")
     scene.says(*["Hello there."] * IGNORED, speech("Hello there!"))
 
@@ -120,7 +120,7 @@ def test_plain_words_are_met_with_a_reminder_and_the_answer_still_comes(scene: S
     assert said(answer)[-1] == "Hello there!"
 
 
-def test_the_reminder_is_given_anew_after_a_call(scene: Scene) -> None:
+def test_the_reminder_is_repeated_after_a_call(scene: Scene) -> None:
     agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent")
     scene.says(*["Hm."] * IGNORED, calls(("roll", MORE)), *["Six."] * IGNORED, speech("Six!"))
 
@@ -130,7 +130,7 @@ def test_the_reminder_is_given_anew_after_a_call(scene: Scene) -> None:
     assert said(answer)[-1] == "Six!"
 
 
-def test_a_workflow_begins_every_turn_with_an_empty_window_and_forgets_nothing(
+def test_a_workflow_agent_starts_every_turn_with_an_empty_window_and_keeps_its_history(
     scene: Scene,
 ) -> None:
     agent = scene.agent("send_message", agent_type="workflow_agent")
@@ -145,7 +145,7 @@ def test_a_workflow_begins_every_turn_with_an_empty_window_and_forgets_nothing(
     assert [text for text in spoken if "login" not in text] == ["First.", "Second."]
 
 
-def test_given_first_messages_take_the_place_of_the_usual_ones(scene: Scene) -> None:
+def test_given_first_messages_replace_the_default_ones(scene: Scene) -> None:
     sequence = [
         {"role": "user", "content": "Hi."},
         {"role": "assistant", "content": "Welcome back."},
@@ -161,7 +161,7 @@ def test_given_first_messages_take_the_place_of_the_usual_ones(scene: Scene) -> 
     assert scene.asked[0]["messages"][2]["tool_calls"][0]["function"]["name"] == "send_message"
 
 
-def test_thoughts_in_arguments_become_reasoning_and_go_back_where_they_were(scene: Scene) -> None:
+def test_thoughts_in_arguments_become_reasoning_and_are_sent_back_in_place(scene: Scene) -> None:
     settings = {"provider_type": "openai", "put_inner_thoughts_in_kwargs": True}
     agent = scene.agent(
         "send_message", "roll", agent_type="memgpt_v2_agent", model_settings=settings
@@ -187,14 +187,14 @@ def test_thoughts_in_arguments_become_reasoning_and_go_back_where_they_were(scen
     )
 
 
-def test_an_older_client_asks_for_thoughts_in_arguments_by_its_configuration(scene: Scene) -> None:
+def test_an_older_client_enables_thoughts_in_arguments_by_llm_config(scene: Scene) -> None:
     config = {"handle": "openai/scripted-1", "put_inner_thoughts_in_kwargs": True}
     agent = scene.agent("send_message", agent_type="memgpt_agent", llm_config=config)
     scene.says(speech("Yes.", thinking="Hm."))
     assert kinds(scene.send(agent, "Do you think?")) == ["reasoning", "assistant"]
 
 
-def test_a_response_format_shapes_what_is_said(scene: Scene) -> None:
+def test_a_response_format_sets_the_schema_of_send_message(scene: Scene) -> None:
     schema = {"type": "object", "properties": {"mood": {"type": "string"}}, "required": ["mood"]}
     wanted = {"type": "json_schema", "json_schema": {"name": "mood", "schema": schema}}
     agent = scene.agent("send_message", agent_type="memgpt_v2_agent", response_format=wanted)
@@ -209,7 +209,7 @@ def test_a_response_format_shapes_what_is_said(scene: Scene) -> None:
     assert json.loads(said(answer)[0]) == {"mood": "calm"}
 
 
-def test_a_sleeptime_agent_works_with_its_own_tools_until_it_is_finished(scene: Scene) -> None:
+def test_a_sleeptime_agent_works_with_its_own_tools_until_it_finishes(scene: Scene) -> None:
     blocks = [{"label": "human", "value": "Ada."}]
     agent = scene.agent(agent_type="sleeptime_agent", include_base_tools=True, memory_blocks=blocks)
     scene.says(

@@ -85,7 +85,7 @@ def school(tmp_path: Path) -> Iterator[School]:
         yield School(People(server, http))
 
 
-def test_the_service_speaks_for_her_and_she_alone_decides(school: School) -> None:
+def test_a_service_acts_for_a_student_but_only_she_decides(school: School) -> None:
     proposal = school.lesson()
     decide = f"/users/ada/blocks/student/diffs/{proposal['id']}"
     for other, headers in (
@@ -117,7 +117,7 @@ def test_the_service_speaks_for_her_and_she_alone_decides(school: School) -> Non
     assert "I live in Turin." in said
 
 
-def test_the_teacher_sees_the_tutor_and_nothing_of_hers(school: School) -> None:
+def test_a_teacher_sees_the_tutor_but_none_of_a_students_data(school: School) -> None:
     proposal = school.lesson()
     assert school.teacher.agents.retrieve(school.tutor).name == "Tutor"
     school.teacher.agents.update(school.tutor, description="For the first year.")
@@ -143,7 +143,7 @@ def test_the_teacher_sees_the_tutor_and_nothing_of_hers(school: School) -> None:
         school.client("reader").agents.update(school.tutor, description="Mine.")
 
 
-def test_she_clones_and_pushes_with_her_key_and_nobody_else_as_her(
+def test_a_student_clones_and_pushes_with_her_key_and_nobody_else_as_her(
     school: School, tmp_path: Path
 ) -> None:
     school.lesson()
@@ -174,7 +174,7 @@ def test_she_clones_and_pushes_with_her_key_and_nobody_else_as_her(
     assert (pushed["author_kind"], pushed["author"]) == ("service", "tutoring for ada")
 
 
-def test_while_her_turn_runs_nobody_else_sees_follows_or_stops_it(school: School) -> None:
+def test_nobody_else_can_see_follow_or_stop_a_students_running_turn(school: School) -> None:
     made = school.do(
         "ada", "POST", "/v1/conversations/", params={"agent_id": school.tutor}, json={}
     )["id"]

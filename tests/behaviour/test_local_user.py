@@ -50,7 +50,7 @@ def own_block(scene: Scene, agent: str, label: str = "human") -> str:
     return str(block["value"])
 
 
-def test_a_fact_is_in_the_agents_block_and_waits_for_the_local_user(scene: Scene) -> None:
+def test_a_fact_is_saved_in_the_agents_block_and_proposed_to_the_local_user(scene: Scene) -> None:
     agent = new_agent(scene, human="Her name is Ada.")
     tell(scene, agent, TEA)
     assert own_block(scene, agent) == f"Her name is Ada.\n{TEA}"
@@ -60,7 +60,7 @@ def test_a_fact_is_in_the_agents_block_and_waits_for_the_local_user(scene: Scene
     assert body(scene, proposal["label"]) == f"Her name is Ada.\n{TEA}"
 
 
-def test_each_fact_waits_by_itself_and_a_rejected_one_stays_out(scene: Scene) -> None:
+def test_each_fact_has_its_own_proposal_and_a_rejected_one_stays_out(scene: Scene) -> None:
     agent = new_agent(scene, human="Her name is Ada.")
     tell(scene, agent, TEA, CATS)
     tea, cats = sorted(waiting(scene, agent), key=lambda row: TEA not in str(row))
@@ -129,7 +129,7 @@ def test_facts_from_before_are_proposed_and_not_copied(scene: Scene) -> None:
     assert waiting(scene, agent, user) == []
 
 
-def test_only_blocks_about_the_person_and_only_their_own_words_count(scene: Scene) -> None:
+def test_only_facts_in_human_blocks_from_the_users_own_words_are_proposed(scene: Scene) -> None:
     agent = new_agent(scene, human="", persona="I am brief.", tasks="")
     tell(scene, agent, "I answer in rhymes.", label="persona")
     tell(scene, agent, "Buy tea.", label="tasks")
@@ -137,7 +137,7 @@ def test_only_blocks_about_the_person_and_only_their_own_words_count(scene: Scen
     assert waiting(scene, agent) == []
 
 
-def test_who_names_a_user_gets_the_facts_alone(scene: Scene) -> None:
+def test_facts_of_a_named_user_are_proposed_only_to_that_user(scene: Scene) -> None:
     user = new_id("grace")
     scene.http.put(f"/users/{user}/blocks/human", json={"body": "Her name is Grace."})
     agent = new_agent(scene)
@@ -146,7 +146,7 @@ def test_who_names_a_user_gets_the_facts_alone(scene: Scene) -> None:
     assert waiting(scene, agent) == []
 
 
-def test_with_keys_an_unowned_agent_keeps_its_facts(tmp_path: Path) -> None:
+def test_with_keys_an_unowned_agent_proposes_nothing_to_the_local_user(tmp_path: Path) -> None:
     sent = {"model": MODEL, "memory_blocks": [{"label": "human", "value": ""}]}
     with serving(tmp_path) as server:
         headers = {"authorization": f"Bearer {server.key('boss', 'admin')}"}

@@ -13,7 +13,7 @@ def roll(call_id: str = "toolu_a", **arguments: int) -> dict[str, object]:
     return {"type": "tool_use", "id": call_id, "name": "roll", "input": arguments}
 
 
-def test_calls_made_at_once_each_get_their_result_and_the_agent_goes_on(scene: Scene) -> None:
+def test_parallel_calls_each_get_their_result_and_the_turn_continues(scene: Scene) -> None:
     agent = scene.agent("roll", "toss", "stumble")
     scene.says(
         calls(
@@ -41,7 +41,7 @@ def test_calls_made_at_once_each_get_their_result_and_the_agent_goes_on(scene: S
     assert scene.asked[0]["messages"][1]["content"] == "Play."
 
 
-def test_a_claude_makes_calls_at_once_and_its_thoughts_go_back_with_their_signatures(
+def test_claudes_thoughts_are_sent_back_with_their_signatures_after_parallel_calls(
     scene: Scene,
 ) -> None:
     agent = scene.agent("roll", "toss", model=CLAUDE)
@@ -69,7 +69,7 @@ def test_a_claude_makes_calls_at_once_and_its_thoughts_go_back_with_their_signat
     assert [block["id"] for block in before[2:]] == ["toolu_a", "toolu_b"]
 
 
-def test_an_agent_can_change_between_the_two_and_go_on(scene: Scene) -> None:
+def test_an_agent_continues_after_a_change_of_provider(scene: Scene) -> None:
     agent = scene.agent("roll", model=CLAUDE)
     scene.says(
         claude(THINKING, roll(), stop="tool_use"),
@@ -85,7 +85,7 @@ def test_an_agent_can_change_between_the_two_and_go_on(scene: Scene) -> None:
     assert roles(scene.asked[-1]) == "system user assistant tool assistant user"
 
 
-def test_a_response_format_goes_to_the_provider_of_an_agent_that_speaks_plainly(
+def test_a_response_format_is_sent_to_the_provider(
     scene: Scene,
 ) -> None:
     agent = scene.agent(response_format={"type": "json_object"})
@@ -94,7 +94,7 @@ def test_a_response_format_goes_to_the_provider_of_an_agent_that_speaks_plainly(
     assert scene.asked[0]["response_format"] == {"type": "json_object"}
 
 
-def test_another_model_and_other_words_for_one_turn_alone(scene: Scene) -> None:
+def test_a_model_and_a_system_prompt_can_be_overridden_for_one_turn(scene: Scene) -> None:
     agent = scene.agent()
     scene.says(claude({"type": "text", "text": "Arr."}), "Hello.")
 

@@ -45,7 +45,7 @@ def wait_for_notes(scene: Scene, agent: str) -> None:
     raise AssertionError(f"notes of {agent} are still being taken")
 
 
-def test_facts_are_noted_one_a_line_beside_the_answer_and_counted(scene: Scene) -> None:
+def test_facts_are_noted_one_a_line_in_a_separate_counted_call(scene: Scene) -> None:
     agent = note_taking(scene)
     scene.says("Nice to meet you!", "- Name is Lena.\n- Lives in Graz.\n- Works as a nurse.")
 
@@ -83,7 +83,7 @@ def test_facts_are_noted_one_a_line_beside_the_answer_and_counted(scene: Scene) 
         "- Tell me about tea.",
     ],
 )
-def test_what_the_message_does_not_say_is_no_note(scene: Scene, junk: str) -> None:
+def test_a_note_that_the_message_does_not_state_is_dropped(scene: Scene, junk: str) -> None:
     agent = note_taking(scene)
     scene.says("Good to know.", f"{junk}\n- Likes green tea.")
 
@@ -98,7 +98,7 @@ def test_what_the_message_does_not_say_is_no_note(scene: Scene, junk: str) -> No
     ["How are you today?", "Tell me a short joke.", "Hi!", "Thank you so much!", "If I were you, I would go.", "Wie heißt du?",
      "Can you suggest a dinner? One or two sentences.", "Erzähl mir einen Witz.", "Quelle heure est-il ?", "¿Qué hora es?"],
 )  # fmt: skip
-def test_a_message_that_states_nothing_costs_no_call(scene: Scene, message: str) -> None:
+def test_a_message_without_statements_costs_no_call(scene: Scene, message: str) -> None:
     agent = note_taking(scene)
     scene.says("All right.")
 
@@ -119,7 +119,7 @@ def test_a_fact_that_the_model_missed_is_noted_word_for_word(scene: Scene) -> No
     assert human(scene, agent) == "I moved to Vienna last week."
 
 
-def test_what_is_to_be_forgotten_is_struck_out_without_a_call(scene: Scene) -> None:
+def test_a_wish_to_forget_removes_the_line_without_a_call(scene: Scene) -> None:
     agent = note_taking(scene, value="Name is Lena.\nLocker is number 12.")
     scene.says("Done.")
 
@@ -130,7 +130,7 @@ def test_what_is_to_be_forgotten_is_struck_out_without_a_call(scene: Scene) -> N
     assert human(scene, agent) == "Name is Lena."
 
 
-def test_a_failed_call_for_notes_is_no_failure_of_the_turn(scene: Scene) -> None:
+def test_a_failed_call_for_notes_does_not_fail_the_turn(scene: Scene) -> None:
     agent = note_taking(scene)
     scene.says("Good to know.", Answer({"error": {"message": "busy"}}, status=429))
 
@@ -167,7 +167,7 @@ def test_the_job_says_that_the_model_took_too_long_for_notes(
 
 
 @pytest.mark.parametrize("policy", ["direct", "guarded", "explicit", "propose", "read_only"])
-def test_the_policy_of_the_block_decides_what_a_note_becomes(scene: Scene, policy: str) -> None:
+def test_the_blocks_policy_decides_what_a_note_becomes(scene: Scene, policy: str) -> None:
     user = f"nora-{policy}"
     scene.http.put(
         f"/users/{user}/blocks/human", json={"body": "Her name is Nora.", "policy": policy}
@@ -188,7 +188,7 @@ def test_the_policy_of_the_block_decides_what_a_note_becomes(scene: Scene, polic
     assert bool(waiting) == (policy in ("explicit", "propose"))
 
 
-def test_an_answer_of_a_word_is_noted_with_the_question_it_answers(scene: Scene) -> None:
+def test_a_one_word_answer_is_noted_with_its_question(scene: Scene) -> None:
     agent = note_taking(scene)
     scene.says("Hello. What is your dog's name?", "Nice name!", "- Dog's name is Bruno.")
 

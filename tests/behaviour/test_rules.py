@@ -41,7 +41,7 @@ def rule(kind: str, tool: str, **options: Any) -> Wire:
     return {"type": kind, "tool_name": tool, **options}
 
 
-def test_run_first_narrows_the_first_call_and_fixes_its_arguments(
+def test_run_first_limits_the_first_call_and_sets_its_arguments(
     player: Player, scene: Scene
 ) -> None:
     agent = player.agent("roll", "toss", rules=[rule("run_first", "roll", args={"sides": 20})])
@@ -63,22 +63,20 @@ def test_exit_loop_ends_the_turn_after_its_tool(player: Player, scene: Scene) ->
     assert (stopped(answer), kinds(answer)) == ("tool_rule", ["tool_call", "tool_return"])
 
 
-def test_exit_loop_does_not_end_the_turn_where_its_tool_failed(
-    player: Player, scene: Scene
-) -> None:
+def test_exit_loop_does_not_end_the_turn_if_its_tool_failed(player: Player, scene: Scene) -> None:
     agent = player.agent("stumble", rules=[rule("exit_loop", "stumble")])
     scene.says(calls(("stumble", {})), player.ends("I fell."))
     assert said(scene.send(agent, "Walk.")) == ["I fell."]
 
 
-def test_continue_loop_goes_on_after_its_tool(player: Player, scene: Scene) -> None:
+def test_continue_loop_continues_after_its_tool(player: Player, scene: Scene) -> None:
     agent = player.agent("roll", rules=[rule("continue_loop", "roll")])
     scene.says(calls(("roll", {})), player.ends("Six."))
     assert said(scene.send(agent, "Roll.")) == ["Six."]
 
 
 @pytest.mark.parametrize(("sides", "next_tool"), [(1, "toss"), (2, "draw"), (7, "draw")])
-def test_conditional_follows_what_the_tool_returned_and_takes_its_default_where_nothing_matches(
+def test_conditional_follows_the_tools_result_or_its_default(
     player: Player, scene: Scene, sides: int, next_tool: str
 ) -> None:
     options = {"child_output_mapping": {"1": "toss", "2": "draw"}, "default_child": "draw"}
@@ -91,7 +89,7 @@ def test_conditional_follows_what_the_tool_returned_and_takes_its_default_where_
     assert scene.played == ["roll", next_tool]
 
 
-def test_where_the_rules_leave_no_way_on_the_agent_speaks_without_tools(
+def test_if_the_rules_allow_no_tool_the_agent_answers_without_tools(
     player: Player, scene: Scene
 ) -> None:
     options = {"child_output_mapping": {"1": "toss"}, "require_output_mapping": True}
@@ -106,7 +104,7 @@ def test_where_the_rules_leave_no_way_on_the_agent_speaks_without_tools(
     assert said(scene.send(agent, "Are you there?")) == ["Here."]
 
 
-def test_constrain_child_tools_narrows_what_comes_next_and_fixes_its_arguments(
+def test_constrain_child_tools_limits_the_next_call_and_sets_its_arguments(
     player: Player, scene: Scene
 ) -> None:
     nodes = [{"name": "roll", "args": {"sides": 12}}]
@@ -126,7 +124,7 @@ def test_constrain_child_tools_narrows_what_comes_next_and_fixes_its_arguments(
     assert ("roll", 12) in scene.games.played
 
 
-def test_max_count_per_step_takes_the_tool_away(player: Player, scene: Scene) -> None:
+def test_max_count_per_step_removes_the_tool(player: Player, scene: Scene) -> None:
     agent = player.agent(
         "roll", "toss", rules=[rule("max_count_per_step", "roll", max_count_limit=2)]
     )
@@ -142,7 +140,7 @@ def test_max_count_per_step_takes_the_tool_away(player: Player, scene: Scene) ->
     assert player.offered() == ["roll", "toss"]
 
 
-def test_parent_last_tool_lets_its_children_through_right_after_it_alone(
+def test_parent_last_tool_allows_its_children_only_right_after_it(
     player: Player, scene: Scene
 ) -> None:
     agent = player.agent(
@@ -155,7 +153,7 @@ def test_parent_last_tool_lets_its_children_through_right_after_it_alone(
     assert [player.offered(number) for number in range(3)] == [["roll"], ["toss"], ["roll"]]
 
 
-def test_required_before_exit_keeps_the_turn_going(player: Player, scene: Scene) -> None:
+def test_required_before_exit_continues_the_turn(player: Player, scene: Scene) -> None:
     agent = player.agent("roll", rules=[rule("required_before_exit", "roll")])
     scene.says(player.ends("Bye."), calls(("roll", MORE)), player.ends("Rolled."))
 
@@ -170,15 +168,13 @@ def test_required_before_exit_keeps_the_turn_going(player: Player, scene: Scene)
     )
 
 
-def test_a_model_that_will_not_call_what_is_required_is_stopped_soon(scene: Scene) -> None:
+def test_a_model_that_ignores_a_required_tool_is_soon_stopped(scene: Scene) -> None:
     agent = scene.agent("roll", tool_rules=[rule("required_before_exit", "roll")])
     scene.says("Bye.", "I said bye.")
     assert stopped(scene.send(agent, "Bye.")) == "no_tool_call"
 
 
-def test_requires_approval_holds_the_call_until_somebody_has_decided(
-    player: Player, scene: Scene
-) -> None:
+def test_requires_approval_holds_the_call(player: Player, scene: Scene) -> None:
     agent = player.agent("roll", rules=[rule("requires_approval", "roll")])
     scene.says(calls(("roll", MORE)))
 
@@ -191,7 +187,7 @@ def test_requires_approval_holds_the_call_until_somebody_has_decided(
     )
 
 
-def test_rules_about_order_make_calls_come_one_by_one(player: Player, scene: Scene) -> None:
+def test_with_ordering_rules_calls_are_made_one_at_a_time(player: Player, scene: Scene) -> None:
     agent = player.agent("roll", "toss", rules=[rule("run_first", "roll")])
     scene.says(calls(("roll", MORE), ("roll", MORE)), player.ends())
 
@@ -202,9 +198,7 @@ def test_rules_about_order_make_calls_come_one_by_one(player: Player, scene: Sce
     assert [status for status, _ in returns(answer)][:2] == ["success", "error"]
 
 
-def test_the_rules_stand_in_the_system_prompt_in_their_own_words_or_ours(
-    player: Player, scene: Scene
-) -> None:
+def test_rules_are_described_in_the_system_prompt(player: Player, scene: Scene) -> None:
     rules = [
         rule("exit_loop", "roll"),
         rule(
@@ -223,7 +217,7 @@ def test_the_rules_stand_in_the_system_prompt_in_their_own_words_or_ours(
     assert "Toss 1 time only." in section
 
 
-def test_arguments_that_a_rule_fixes_and_the_tool_cannot_take_end_the_turn(
+def test_fixed_arguments_that_do_not_fit_the_tool_end_the_turn(
     player: Player, scene: Scene
 ) -> None:
     agent = player.agent("roll", rules=[rule("run_first", "roll", args={"sides": "many"})])
@@ -252,7 +246,7 @@ def test_arguments_that_a_rule_fixes_and_the_tool_cannot_take_end_the_turn(
         [rule("constrain_child_tools", "roll", children=["roll"]), rule("run_first", "roll")],
     ],
 )
-def test_rules_under_which_no_turn_could_end_are_refused_where_they_are_made(
+def test_rules_that_let_no_turn_end_are_refused(
     player: Player, scene: Scene, rules: list[Wire]
 ) -> None:
     rows = scene.server.rows()

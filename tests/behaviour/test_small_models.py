@@ -1,6 +1,7 @@
 """Agents with small models.
 
-A short prompt, three tools, plain results, and the same memory and wire format as all others.
+They have a short prompt, three tools and plain results, and the same memory and wire format as all
+other agents.
 """
 
 import json
@@ -50,7 +51,7 @@ def base_prompt(body: Wire) -> str:
     return str(body["messages"][0]["content"].partition("<memory_blocks>")[0])
 
 
-def test_a_small_model_gets_a_short_prompt_and_few_tools_and_the_agent_keeps_its_own_on_the_wire(
+def test_a_small_model_gets_a_short_prompt_and_few_tools_while_the_api_shows_the_agents(
     scene: Scene,
 ) -> None:
     agent = small(scene)
@@ -69,7 +70,7 @@ def test_a_small_model_gets_a_short_prompt_and_few_tools_and_the_agent_keeps_its
     assert state["system"].startswith("<base_instructions>")
 
 
-def test_what_a_small_model_remembers_and_corrects_are_versions_of_the_block(scene: Scene) -> None:
+def test_facts_remembered_and_corrected_by_a_small_model_are_block_versions(scene: Scene) -> None:
     agent = small(scene)
     scene.says(calls(("remember", {"fact": "- Works as a nurse and lives in Graz."})), "Noted.")
     answer = scene.send(agent, "I work as a nurse and live in Graz.")
@@ -105,7 +106,7 @@ def test_what_a_small_model_remembers_and_corrects_are_versions_of_the_block(sce
         (("remember", {"fact": " "}), "Name is Ada.\nLives in Turin.", "There is nothing to note"),
     ],
 )  # fmt: skip
-def test_a_fact_takes_the_place_of_the_one_that_it_makes_untrue(
+def test_a_fact_replaces_the_one_that_it_makes_untrue(
     scene: Scene, call: tuple[str, Wire], value: str, result: str
 ) -> None:
     agent = small(scene, value="Name is Ada.\nLives in Turin.")
@@ -127,7 +128,7 @@ def test_a_fact_takes_the_place_of_the_one_that_it_makes_untrue(
         {"model_profile": "auto"},
     ],
 )
-def test_an_agent_with_tools_chosen_one_by_one_or_with_a_large_model_keeps_its_own(
+def test_an_agent_with_chosen_tools_or_a_large_model_keeps_its_tools(
     scene: Scene, change: Wire
 ) -> None:
     agent = small(scene, **change)
@@ -139,7 +140,7 @@ def test_an_agent_with_tools_chosen_one_by_one_or_with_a_large_model_keeps_its_o
     assert "memory_insert" in tools_of(scene.asked[-1])
 
 
-def test_other_tools_and_a_prompt_of_its_own_stay_beside_the_three(scene: Scene) -> None:
+def test_other_tools_and_a_custom_prompt_are_kept_with_the_three_tools(scene: Scene) -> None:
     agent = small(scene, tools=["roll"], system="You play.")
     scene.says(calls(("roll", {"sides": 4}), ("remember", {"fact": "Likes dice."})), "Four.")
 
@@ -152,7 +153,7 @@ def test_other_tools_and_a_prompt_of_its_own_stay_beside_the_three(scene: Scene)
 
 
 @pytest.mark.parametrize("policy", ["direct", "guarded", "explicit", "propose", "read_only"])
-def test_the_policy_of_the_block_decides_what_a_small_models_edit_becomes(
+def test_the_blocks_policy_decides_what_a_small_models_edit_becomes(
     scene: Scene, policy: str
 ) -> None:
     user = f"lena-{policy}"
@@ -173,7 +174,7 @@ def test_the_policy_of_the_block_decides_what_a_small_models_edit_becomes(
     assert len(waiting) == (policy in ("explicit", "propose"))
 
 
-def test_results_of_the_usual_memory_tools_are_changed_lines_for_a_small_model_alone(
+def test_only_a_small_model_gets_changed_lines_as_results_of_memory_tools(
     scene: Scene,
 ) -> None:
     block = "\n".join(f"Fact {number}." for number in range(200))
@@ -195,7 +196,7 @@ def test_results_of_the_usual_memory_tools_are_changed_lines_for_a_small_model_a
             assert json.loads(result)["message"] == f"{block}\nLikes tea."
 
 
-def test_the_librarian_has_its_own_tools_whatever_the_profile_is(scene: Scene) -> None:
+def test_the_librarian_has_its_own_tools_in_every_profile(scene: Scene) -> None:
     agent = small(scene, model=LIBRARIAN)
 
     scene.send(agent, "I live in Turin.")
@@ -223,7 +224,7 @@ def test_the_profile_follows_the_model_and_the_agents_setting(scene: Scene) -> N
     ("body", "bound"),
     [({}, 16_384), ({"model_profile": "small"}, 1_024), ({"max_tokens": 333}, 333)],
 )
-def test_a_bound_of_the_answer_is_always_sent(scene: Scene, body: Wire, bound: int) -> None:
+def test_a_limit_of_the_answer_is_always_sent(scene: Scene, body: Wire, bound: int) -> None:
     agent = small(scene, **({"model_profile": None} | body))
     before = scene.state(agent)["model_settings"]
     scene.says("Hello.")
@@ -245,7 +246,7 @@ def test_a_bound_of_the_answer_is_always_sent(scene: Scene, body: Wire, bound: i
 
 
 @pytest.mark.parametrize("lists", ["at once", "never", "with an error"])
-def test_the_first_turn_after_a_start_knows_the_models_size_where_its_server_tells_it(
+def test_the_first_turn_after_a_start_knows_the_models_size_from_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lists: str
 ) -> None:
     seconds = 0.05 if lists == "never" else 60

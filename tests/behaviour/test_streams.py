@@ -12,7 +12,7 @@ END = ["stop_reason", "usage_statistics", "[DONE]"]
 USAGE = {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}
 
 
-def told(events: list[tuple[str | None, Any]]) -> list[str]:
+def event_types(events: list[tuple[str | None, Any]]) -> list[str]:
     types = [
         value if value == "[DONE]" else value["message_type"].removesuffix("_message")
         for _, value in events
@@ -24,7 +24,7 @@ def values(events: list[tuple[str | None, Any]], kind: str) -> list[Wire]:
     return [value for _, value in events if value != "[DONE]" and value["message_type"] == kind]
 
 
-def whole(events: list[tuple[str | None, Any]], kind: str, field: str) -> str:
+def joined_field(events: list[tuple[str | None, Any]], kind: str, field: str) -> str:
     return "".join(value[field] for value in values(events, kind))
 
 
@@ -44,13 +44,20 @@ def streamed_call(name: str, *pieces: str, call_id: str = "call_s") -> Answer:
     )
 
 
-def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scene) -> None:
+def test_whole_messages_are_streamed_step_by_step(scene: Scene) -> None:
     agent = scene.agent("roll")
     scene.says(calls(("roll", {}), text="Let me see."), "Six.")
 
     events = scene.stream(agent, "Roll.")
 
-    assert told(events) == ["ping", "assistant", "tool_call", "tool_return", "assistant", *END]
+    assert event_types(events) == [
+        "ping",
+        "assistant",
+        "tool_call",
+        "tool_return",
+        "assistant",
+        *END,
+    ]
     usage = events[-2][1]
     assert usage["prompt_tokens"] == 22
     # The final size of the window is the last call's count, and not the sum of all calls.
@@ -59,7 +66,7 @@ def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scen
     assert not any(body.get("stream") for body in scene.asked)
 
 
-def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) -> None:
+def test_tokens_of_text_and_arguments_are_streamed(scene: Scene) -> None:
     agent = scene.agent("roll")
     scene.says(
         streamed_call("roll", '{"sid', 'es": 8}'),
@@ -68,7 +75,7 @@ def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) ->
 
     events = scene.stream(agent, "Roll.", stream_tokens=True)
 
-    assert told(events) == ["ping", "tool_call", "tool_return", "assistant", *END]
+    assert event_types(events) == ["ping", "tool_call", "tool_return", "assistant", *END]
     pieces = [value["tool_call"] for value in values(events, "tool_call_message")]
     assert pieces[0] == {"name": "roll", "tool_call_id": "call_s"} | (
         {"arguments": pieces[0]["arguments"]} if "arguments" in pieces[0] else {}
@@ -86,7 +93,7 @@ def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) ->
     assert scene.games.played == [("roll", 8)]
 
 
-def test_thoughts_in_arguments_come_as_reasoning_before_their_call(scene: Scene) -> None:
+def test_thoughts_in_arguments_are_streamed_as_reasoning_before_their_call(scene: Scene) -> None:
     settings = {"provider_type": "openai", "put_inner_thoughts_in_kwargs": True}
     agent = scene.agent("send_message", agent_type="memgpt_v2_agent", model_settings=settings)
     scene.says(
@@ -95,12 +102,12 @@ def test_thoughts_in_arguments_come_as_reasoning_before_their_call(scene: Scene)
 
     events = scene.stream(agent, "Hello.", stream_tokens=True)
 
-    assert told(events) == ["ping", "reasoning", "assistant", *END]
-    assert whole(events, "reasoning_message", "reasoning") == "A greeting."
-    assert whole(events, "assistant_message", "content") == "Hello."
+    assert event_types(events) == ["ping", "reasoning", "assistant", *END]
+    assert joined_field(events, "reasoning_message", "reasoning") == "A greeting."
+    assert joined_field(events, "assistant_message", "content") == "Hello."
 
 
-def test_thoughts_of_claude_come_first_and_their_signature_with_them(scene: Scene) -> None:
+def test_claudes_thoughts_are_streamed_first_with_their_signature(scene: Scene) -> None:
     thinking = {"type": "thinking", "thinking": "A die, then.", "signature": "sig-1"}
     roll = {"type": "tool_use", "id": "toolu_a", "name": "roll", "input": {"sides": 8}}
     agent = scene.agent("roll", model=CLAUDE)
@@ -111,19 +118,19 @@ def test_thoughts_of_claude_come_first_and_their_signature_with_them(scene: Scen
 
     events = scene.stream(agent, "Roll.", stream_tokens=True)
 
-    others = [kind for kind in told(events) if kind != "reasoning"]
+    others = [kind for kind in event_types(events) if kind != "reasoning"]
     assert others == ["ping", "tool_call", "tool_return", "assistant", *END]
-    assert told(events)[1] == "reasoning"
-    assert whole(events, "reasoning_message", "reasoning") == "A die, then."
+    assert event_types(events)[1] == "reasoning"
+    assert joined_field(events, "reasoning_message", "reasoning") == "A die, then."
     assert [
         one["signature"] for one in values(events, "reasoning_message") if one["signature"]
     ] == ["sig-1"]
-    assert whole(events, "assistant_message", "content") == "Eight."
+    assert joined_field(events, "assistant_message", "content") == "Eight."
     assert scene.asked[1]["messages"][1]["content"][0] == thinking
 
 
 @pytest.mark.parametrize("has_tokens", [False, True])
-def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(
+def test_a_heartbeat_agents_chain_is_streamed_without_heartbeats(
     scene: Scene, has_tokens: bool
 ) -> None:
     agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent")
@@ -137,7 +144,7 @@ def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(
 
     events = scene.stream(agent, "Roll.", stream_tokens=has_tokens)
 
-    assert told(events) == ["ping", "tool_call", "tool_return", "assistant", *END]
+    assert event_types(events) == ["ping", "tool_call", "tool_return", "assistant", *END]
 
 
 # Errors.
@@ -153,7 +160,7 @@ def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(
         (500, "llm_error"),
     ],
 )
-def test_a_failure_is_told_after_the_reason_and_before_the_end(
+def test_an_error_is_streamed_between_the_stop_reason_and_done(
     scene: Scene, status: int, kind: str, has_tokens: bool
 ) -> None:
     agent = scene.agent()
@@ -164,7 +171,7 @@ def test_a_failure_is_told_after_the_reason_and_before_the_end(
 
     events = scene.stream(agent, "Hello.", stream_tokens=has_tokens)
 
-    assert told(events) == ["ping", "stop_reason", "error", "[DONE]"]
+    assert event_types(events) == ["ping", "stop_reason", "error", "[DONE]"]
     assert events[1][1]["stop_reason"] == "llm_api_error"
     name, error = events[2]
     assert (name, error["error_type"], error["run_id"]) == ("error", kind, events[0][1]["run_id"])
@@ -172,18 +179,25 @@ def test_a_failure_is_told_after_the_reason_and_before_the_end(
     assert said(scene.send(agent, "Are you there?")) == ["Still here."]
 
 
-def test_steps_before_a_failure_were_told_and_are_kept(scene: Scene) -> None:
+def test_steps_before_a_failure_are_streamed_and_kept(scene: Scene) -> None:
     agent = scene.agent("roll")
     scene.says(calls(("roll", {})), BROKEN)
     events = scene.stream(agent, "Roll.")
-    assert told(events) == ["ping", "tool_call", "tool_return", "stop_reason", "error", "[DONE]"]
+    assert event_types(events) == [
+        "ping",
+        "tool_call",
+        "tool_return",
+        "stop_reason",
+        "error",
+        "[DONE]",
+    ]
     scene.says("Six.")
     scene.send(agent, "What was it?")
     assert roles(scene.asked[-1]).startswith("system user assistant tool")
 
 
 @pytest.mark.parametrize("model", ["openai/scripted-1", CLAUDE])
-def test_a_provider_that_breaks_off_fails_the_turn_and_not_the_agent(
+def test_a_provider_that_breaks_off_fails_the_turn_and_the_agent_answers_again(
     scene: Scene, model: str
 ) -> None:
     agent = scene.agent(model=model)
@@ -196,13 +210,13 @@ def test_a_provider_that_breaks_off_fails_the_turn_and_not_the_agent(
 
     events = scene.stream(agent, "Tell me a story.", stream_tokens=True)
 
-    assert told(events)[-3:] == ["stop_reason", "error", "[DONE]"]
+    assert event_types(events)[-3:] == ["stop_reason", "error", "[DONE]"]
     assert "assistant_message" not in [message["message_type"] for message in scene.history(agent)]
     scene.says(answer)
     assert said(scene.send(agent, "Are you there?")) == ["Still here."]
 
 
-def test_an_error_inside_a_stream_is_told_as_what_it_is(scene: Scene) -> None:
+def test_an_error_inside_a_providers_stream_keeps_its_kind(scene: Scene) -> None:
     agent = scene.agent()
     broken = event({"error": {"message": "slow down", "code": 429}})
     scene.says(stream({"content": "Once"}, broken, finish=None, done=False))
@@ -214,7 +228,9 @@ def test_an_error_inside_a_stream_is_told_as_what_it_is(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("has_tokens", [False, True])
-def test_a_cancelled_turn_says_so_and_ends(scene: Scene, has_tokens: bool) -> None:
+def test_a_cancelled_turn_ends_its_stream_with_that_stop_reason(
+    scene: Scene, has_tokens: bool
+) -> None:
     agent = scene.agent()
     scene.says(Answer({}, delay=5))
     read: list[list[tuple[str | None, Any]]] = []
@@ -227,7 +243,7 @@ def test_a_cancelled_turn_says_so_and_ends(scene: Scene, has_tokens: bool) -> No
     assert scene.http.post(f"/v1/agents/{agent}/messages/cancel").status_code == 200
     reader.join()
 
-    assert told(read[0]) == ["ping", "stop_reason", "[DONE]"]
+    assert event_types(read[0]) == ["ping", "stop_reason", "[DONE]"]
     assert read[0][-2][1]["stop_reason"] == "cancelled"
     scene.says("Still here.")
     assert said(scene.send(agent, "Are you there?")) == ["Still here."]

@@ -41,7 +41,7 @@ ENDPOINTS = {
 }
 
 
-def test_each_is_served(tmp_path: Path) -> None:
+def test_every_youlab_endpoint_is_served(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         routes = [route for route in server.app.routes if isinstance(route, Route)]
         served = {

@@ -50,7 +50,7 @@ def turn(text: str, *earlier: str, **more: Any) -> Turn:
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_the_newest_statement_answers(story: str) -> None:
+def test_the_newest_statement_answers_a_question(story: str) -> None:
     told, changed, asked, values = STORIES[story]
     wrong = []
     for first, change, question, (old, new) in product(told, changed, asked, values):
@@ -61,7 +61,7 @@ def test_the_newest_statement_answers(story: str) -> None:
     assert wrong == []
 
 
-def test_what_nobody_said_is_not_known() -> None:
+def test_an_unstated_fact_is_not_known() -> None:
     found = (("conversation_search", "No results found."),)
     assert "don't know" in str(reply_to(turn("Which car do I own?", *BESIDE, results=found)))
 
@@ -74,7 +74,7 @@ def test_a_question_is_looked_up_before_it_is_answered() -> None:
     ]
 
 
-def test_a_wish_names_the_sentences_that_were_said() -> None:
+def test_a_wish_to_forget_names_the_stated_sentences() -> None:
     said = "Hello. My doctor says that I have gout. I like tea."
     (call,) = reply_to(turn("Please forget what my doctor says.", said))
     assert isinstance(call, dict)
@@ -91,7 +91,7 @@ def test_a_wish_names_the_sentences_that_were_said() -> None:
     assert "don't know" in str(reply_to(question))
 
 
-def test_a_request_of_the_wire_is_read() -> None:
+def test_an_openai_request_is_read_as_a_turn() -> None:
     body = {
         "messages": [
             {"role": "system", "content": "You keep a memory."},
@@ -129,7 +129,7 @@ def outcome(number: int, dimension: str, *, passed: bool, answer: str) -> dict[s
     }
 
 
-def test_a_manifest_is_counted_and_traps_are_told_apart() -> None:
+def test_outcomes_are_counted_by_category_and_without_trap_words() -> None:
     traces = [
         *(outcome(n, "stale_memory", passed=n > 0, answer="Lyon, not Graz.") for n in range(7)),
         outcome(8, "deletion", passed=True, answer="I don't know."),

@@ -49,7 +49,7 @@ def read(folder: Path, **changed: Any) -> locomo.Conversation:
     return only
 
 
-def test_turns_are_read_in_the_order_of_their_sessions_and_questions_with_the_evidence_there_is(
+def test_turns_are_read_in_session_order_and_questions_with_their_evidence(
     tmp_path: Path,
 ) -> None:
     conversation = read(tmp_path)
@@ -75,9 +75,7 @@ def test_turns_are_read_in_the_order_of_their_sessions_and_questions_with_the_ev
         read(tmp_path, session_2=[{"speaker": "Otto", "dia_id": "two", "text": "Hm."}])
 
 
-def test_recall_is_a_share_of_the_evidence_and_ndcg_is_one_only_where_nothing_stands_before_it() -> (
-    None
-):
+def test_recall_and_ndcg_are_computed_from_the_ranks_of_the_evidence() -> None:
     evidence = frozenset({"a", "b"})
     assert [locomo.recall(["x", "a", "y", "b"], evidence, first) for first in (1, 2, 3, 4)] == [
         0,

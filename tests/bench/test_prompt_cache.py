@@ -5,7 +5,7 @@ import pytest
 from bench.prompt_cache import CACHED_SHARE, KINDS, talks
 
 
-async def test_nine_tenths_of_fifty_turns_with_five_edits_come_from_the_cache() -> None:
+async def test_with_five_edits_in_fifty_turns_nine_tenths_come_from_the_cache() -> None:
     async with talks() as talking:
         for kind in KINDS:
             cache, share = await talking.talk(kind, "lazy", 50, 5)

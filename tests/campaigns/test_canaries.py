@@ -84,7 +84,8 @@ class Campaign:
         )
         values = Values(self, caller)
         named = values["user_id"] if "{user_id}" in cell.path else None
-        if caller.names_by_path and named:  # then it acts for this user
+        # With the user's name in the path, the key acts for this user.
+        if caller.names_by_path and named:
             caller = replace(caller, user=named)
         words = (
             f"{canary(caller.user) if caller.user else 'anybody' if caller.sees_all else 'nobody'} "

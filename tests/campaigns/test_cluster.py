@@ -1,7 +1,7 @@
 """Several servers on one PostgreSQL.
 
-Kills and freezes lose no turn, no job and no document. A change made by one server holds at all of
-them.
+Kills and freezes lose no turn, no job and no document. A change made by one server takes effect on
+all servers.
 """
 
 import asyncio
@@ -146,7 +146,10 @@ async def leftovers(stage: Stage, agent: str) -> list[str]:
 async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
     store: PostgresStore, other: PostgresStore
 ) -> None:
-    """After its job was taken over, a worker that froze in a merge has nothing left to do."""
+    """A worker freezes in a merge, and another server takes over its job.
+
+    When the worker continues, it has nothing left to do.
+    """
     agent = (await make.stored_agent(store)).agent
     said = await make.stored_messages(
         store, *(make.message(agent, f"pear number{n}") for n in range(3))
@@ -156,8 +159,7 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
         await late.reached()
         assert await other.write(lambda tx: flush(tx, agent.id)) == len(said)
         late.release()
-        # If the partition was new, the second server may collide with the first, and its job is
-        # retried.
+        # If the partition is new, this write may fail; a server would then retry its job.
         await asyncio.wait([merging])
     wanted = MessageFilter((agent.id,))
     found = await store.read(lambda tx: index.find_messages(tx, Query("pear"), wanted, 10).hits)

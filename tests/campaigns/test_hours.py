@@ -1,8 +1,8 @@
-"""A server through simulated hours: memory and open files stay, files grow only by stored data.
+"""A server through simulated hours.
 
-The test moves its clock ahead by an hour at a time. In each hour new agents talk, edit their memory
-and are searched, and the agents of three hours ago are deleted. A schedule sends a message each
-hour.
+Memory and open files do not grow, and files grow only by stored data. The test moves its clock
+ahead by an hour at a time. In each hour new agents talk, edit their memory and are searched, and
+the agents of three hours ago are deleted. A schedule sends a message each hour.
 """
 
 import os
@@ -25,7 +25,7 @@ from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line
 from tests.campaigns.sizes import RecordProperty, short_and_long
 from tests.features.automation.schedules.conftest import wait_for
-from tests.features.automation.schedules.test_clock_jumps import JumpingTime, overdue
+from tests.features.automation.schedules.test_clock_jumps import JumpingTime, overdue_job_kinds
 from tests.features.automation.schedules.test_sending import HOURLY, WORDS, plan
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread, call, serving
@@ -134,7 +134,7 @@ def test_after_simulated_hours_memory_and_open_files_are_what_they_were(
             client.agents.delete(old)
             agents.remove(old)
         clock.ahead += _HOUR
-        wait_for(lambda: server.read(overdue) == [])
+        wait_for(lambda: server.read(overdue_job_kinds) == [])
         wait_for(lambda hour=hour: sent(client, planned) > hour)  # type: ignore[misc]
         measured.append(sizes(tmp_path))
     with server.http() as http:

@@ -135,7 +135,8 @@ class CountingModel:
     def text(self, tokens: int) -> str:
         """Return text of about that many tokens, with a unique word at its beginning."""
         self.words += 1
-        # Only letters, and no ending that a stemmer removes: search takes it as one word.
+        # The word has only letters, and no ending that a stemmer removes. So search takes it as one
+        # word.
         unique = f"q{self.info.name[1:].partition('s')[0]}{self.words:06d}".translate(_AS_LETTERS)
         return f"{unique} " + " ".join(self.luck.choices(_WORDS, k=max(0, tokens * 4 // 7 - 2)))
 
@@ -214,7 +215,7 @@ class _Campaign:
     found: int = 0
 
     async def live(self, turns: int) -> None:
-        """Live one agent's life, sometimes with another model, and check all that is left."""
+        """Simulate one agent, sometimes with another model, and check the stored data."""
         self.agents += 1
         model = self._model()
         agent_id = await self._agent(model)

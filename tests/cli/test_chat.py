@@ -81,7 +81,7 @@ def command(talk: Chat, line: str) -> str:
     return page(talk).text("tell")
 
 
-def test_a_piped_chat_with_a_server_is_remembered_by_one_without(shell: Shell) -> None:
+def test_a_chat_through_a_server_is_remembered_by_a_chat_without_one(shell: Shell) -> None:
     with serving(shell.data) as server:
         first = shell.run(
             "chat", "--server", server.url, said="My favourite tea is Darjeeling.\n\n"
@@ -96,7 +96,7 @@ def test_a_piped_chat_with_a_server_is_remembered_by_one_without(shell: Shell) -
     assert "\x1b" not in first.stdout + second.stdout
 
 
-def test_a_terminal_shows_a_prompt_asks_before_a_reset_and_leaves_at_the_end_of_input(
+def test_a_terminal_shows_a_prompt_confirms_a_reset_and_ends_with_the_input(
     tmp_path: Path,
 ) -> None:
     pty = pytest.importorskip("pty")
@@ -148,7 +148,7 @@ def _until(descriptor: int, mark: str) -> str:
     return seen.decode()
 
 
-def test_an_answer_shows_its_words_its_thoughts_and_its_tools(
+def test_an_answer_shows_its_text_reasoning_and_tool_calls(
     server: ServerInThread, talk: Chat
 ) -> None:
     server.says(
@@ -173,7 +173,7 @@ def test_an_answer_shows_its_words_its_thoughts_and_its_tools(
     assert [kind for kind, _ in said.shown].count("end") == 2
 
 
-def test_a_pipe_gets_the_answer_alone(
+def test_a_pipe_gets_only_the_answer(
     server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.says(
@@ -184,7 +184,7 @@ def test_a_pipe_gets_the_answer_alone(
     assert capsys.readouterr() == ("You like tea.\n", "")
 
 
-def test_a_failed_turn_is_told_and_is_no_success(server: ServerInThread, talk: Chat) -> None:
+def test_a_failed_turn_is_reported_and_not_a_success(server: ServerInThread, talk: Chat) -> None:
     server.says(ModelError("llm_authentication", "The key was refused."))
     assert not chatting._take(talk, "Hello.")
     assert "The key was refused." in page(talk).text("complain")
@@ -194,7 +194,7 @@ def test_a_failed_turn_is_told_and_is_no_success(server: ServerInThread, talk: C
     assert question == "/Hello."
 
 
-def test_ctrl_c_stops_the_agent_too(
+def test_ctrl_c_cancels_the_turn(
     server: ServerInThread, talk: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(server)
@@ -215,7 +215,7 @@ def test_ctrl_c_stops_the_agent_too(
         assert http.get(f"/v1/runs/{seen[0]['run_id']}").json()["status"] == "cancelled"
 
 
-def test_commands_are_listed_and_one_that_cannot_be_is_explained(talk: Chat) -> None:
+def test_help_lists_the_commands_and_an_invalid_one_is_explained(talk: Chat) -> None:
     listed = command(talk, "/help")
     for name in "help agents agent new blocks block model search reset quit".split():
         assert re.search(rf"^/{name} ", listed, re.MULTILINE)
@@ -230,7 +230,7 @@ def test_commands_are_listed_and_one_that_cannot_be_is_explained(talk: Chat) -> 
     assert talk.is_over
 
 
-def test_agents_are_made_listed_and_chosen_by_name_or_id(talk: Chat) -> None:
+def test_agents_are_created_listed_and_selected_by_name_or_id(talk: Chat) -> None:
     nina = talk.agent["id"]
     command(talk, "/new Bruno Rossi")
     assert talk.agent["name"] == "Bruno Rossi"
@@ -246,7 +246,7 @@ def test_agents_are_made_listed_and_chosen_by_name_or_id(talk: Chat) -> None:
         find_agent(talk.client, "agent-zoe")
 
 
-def test_blocks_are_read_and_the_model_is_shown_and_changed(talk: Chat) -> None:
+def test_blocks_are_shown_and_the_model_is_shown_and_changed(talk: Chat) -> None:
     assert f"persona  {len(DEFAULT_BLOCKS['persona'])} of 100000 characters" in command(
         talk, "/blocks"
     )
@@ -260,7 +260,7 @@ def test_blocks_are_read_and_the_model_is_shown_and_changed(talk: Chat) -> None:
         command(talk, "/model nobody/nothing")
 
 
-def test_the_archive_is_searched_and_the_way_to_search_talk_is_told(
+def test_the_archive_can_be_searched_and_the_result_says_how_to_search_messages(
     server: ServerInThread, talk: Chat
 ) -> None:
     with server.http() as http:
@@ -280,7 +280,7 @@ def test_the_archive_is_searched_and_the_way_to_search_talk_is_told(
     assert command(talk, f"/search {unrelated}").startswith("Nothing found in the archive.")
 
 
-def test_a_reset_asks_first_and_a_pipe_deletes_nothing(
+def test_a_reset_asks_for_confirmation_and_deletes_nothing_in_a_pipe(
     server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.says("Hello.")
@@ -299,7 +299,7 @@ def test_a_reset_asks_first_and_a_pipe_deletes_nothing(
     assert page(talk).text("question") == ""
 
 
-def test_the_first_agent_is_made_once_and_takes_the_model_that_is_named(
+def test_the_first_agent_is_created_once_and_takes_the_named_model(
     server: ServerInThread,
 ) -> None:
     with closing(Client(server.url)) as client:
@@ -310,7 +310,7 @@ def test_the_first_agent_is_made_once_and_takes_the_model_that_is_named(
     assert (again["id"], changed["id"], changed["model"]) == (first["id"], first["id"], MODEL)
 
 
-def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
+def test_a_required_key_is_sent_and_a_wrong_or_missing_one_is_reported(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="right") as server:
         with closing(Client(server.url, lambda: "right")) as client:
             assert client.agents() == []
@@ -332,7 +332,7 @@ def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
                 client.agents()
 
 
-def test_an_address_without_a_server_is_told_and_no_server_of_our_own_takes_its_place(
+def test_an_address_without_a_server_is_reported_and_no_own_server_starts(
     data: Path,
 ) -> None:
     nowhere = "http://127.0.0.1:9"
@@ -349,7 +349,7 @@ def test_an_address_without_a_server_is_told_and_no_server_of_our_own_takes_its_
     assert not data.exists()
 
 
-def test_a_terminal_breaks_no_words_and_no_answer_can_steer_it(
+def test_control_characters_are_removed_and_no_word_is_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert printable("a\x1b]0;title\x07\x9b31m\r\nb\tc é 🙂") == "a]0;title31m\nb\tc é 🙂"

@@ -39,7 +39,7 @@ def test_help_names_every_command_and_loads_nothing_slow(new_shell: Shell) -> No
     assert new_shell.run("--version").stdout == f"ricordo {__version__}\n"
 
 
-def test_every_setting_is_listed_with_its_sentence_and_no_secret_is_shown(shell: Shell) -> None:
+def test_every_setting_is_listed_with_its_description_and_no_secret_is_shown(shell: Shell) -> None:
     secrets = {"RICORDO_API_KEY": "key-one", "OPENAI_API_KEY": "key-two"}
     (shell.folder / ".env").write_text(
         "GROQ_API_KEY=key-three\nRICORDO_LOG_LEVEL=debug\nRICORDO_KEEPALIVE=7\n"
@@ -69,7 +69,7 @@ def test_every_setting_is_listed_with_its_sentence_and_no_secret_is_shown(shell:
         assert f"{line}\n" in shown.stdout
 
 
-def test_a_wrong_setting_is_told_by_every_command(shell: Shell) -> None:
+def test_every_command_reports_an_invalid_setting(shell: Shell) -> None:
     shown = shell.run("settings", RICORDO_COLOUR="red")
     assert shown.returncode == 1
     assert "RICORDO_HOST = 127.0.0.1 (default)" in shown.stdout
@@ -81,7 +81,7 @@ def test_a_wrong_setting_is_told_by_every_command(shell: Shell) -> None:
         assert len(ran.stderr.splitlines()) == 1
 
 
-def test_no_line_of_the_help_is_cut_at_80_columns() -> None:
+def test_no_line_of_the_help_is_longer_than_80_columns() -> None:
     seen, waiting = 0, [[]]
     while waiting:
         path = waiting.pop()
@@ -100,7 +100,7 @@ def test_no_line_of_the_help_is_cut_at_80_columns() -> None:
 
 
 @pytest.mark.parametrize("is_found", [True, False])
-def test_a_command_is_told_as_it_can_be_typed_from_the_folder_of_the_user(
+def test_printed_commands_work_in_the_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_found: bool
 ) -> None:
     script = Path(sys.executable).with_name("ricordo")

@@ -99,10 +99,10 @@ def connecting(server: Server, address: str) -> Iterator[Connect]:
     yield connect
     for line in lines:
         line.close()
-    until_none_is_open(server)
+    wait_until_all_are_closed(server)
 
 
-def until_none_is_open(server: Server) -> None:
+def wait_until_all_are_closed(server: Server) -> None:
     limit = time.monotonic() + LIMIT
     while server.server_state.connections:
         assert time.monotonic() < limit
@@ -146,11 +146,11 @@ def connect_in_haste(hasty: tuple[Server, str]) -> Iterator[Connect]:
         "chunk extension",
     ],
 )
-def test_a_head_that_is_too_long_is_refused(connect: Connect, head: bytes) -> None:
+def test_too_long_headers_are_refused(connect: Connect, head: bytes) -> None:
     assert connect().send(head).status() == 431
 
 
-def test_a_head_within_the_limits_is_read(connect: Connect) -> None:
+def test_headers_within_the_limits_are_read(connect: Connect) -> None:
     head = (
         HEALTH.removesuffix(b"\r\n")
         + b"x: "
@@ -163,22 +163,22 @@ def test_a_head_within_the_limits_is_read(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"GET / HT", HEALTH[:-2]], ids=["a word", "headers"])
-def test_a_head_that_does_not_end_is_given_up(connect_in_haste: Connect, begun: bytes) -> None:
+def test_unfinished_headers_time_out(connect_in_haste: Connect, begun: bytes) -> None:
     assert connect_in_haste().send(begun).status() == 408
 
 
-def test_a_connection_on_which_nothing_is_asked_is_closed_without_a_word(
+def test_a_connection_without_a_request_is_closed_silently(
     connect_in_haste: Connect,
 ) -> None:
     assert connect_in_haste().status() == 0
 
 
-def test_a_path_that_is_none_is_refused(connect: Connect) -> None:
+def test_an_invalid_path_is_refused(connect: Connect) -> None:
     assert connect().send(b"GET http://[ HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").status() == 400
 
 
 @contextlib.contextmanager
-def trickling(line: Line, piece: bytes) -> Iterator[None]:
+def sending_repeatedly(line: Line, piece: bytes) -> Iterator[None]:
     """Send this piece again and again, as long as the block runs."""
     is_over = threading.Event()
 
@@ -195,20 +195,20 @@ def trickling(line: Line, piece: bytes) -> Iterator[None]:
         trickle.join()
 
 
-def test_a_head_that_comes_letter_by_letter_is_given_up(connect_in_haste: Connect) -> None:
+def test_headers_sent_letter_by_letter_time_out(connect_in_haste: Connect) -> None:
     line = connect_in_haste().send(b"GET /")
-    with trickling(line, b"a"):
+    with sending_repeatedly(line, b"a"):
         assert line.status() == 408
 
 
-def test_empty_lines_keep_no_connection_open(connect_in_haste: Connect) -> None:
+def test_empty_lines_do_not_keep_a_connection_open(connect_in_haste: Connect) -> None:
     line = connect_in_haste().send(HEALTH)
     assert line.status() == 200
-    with trickling(line, b"\r\n"):
+    with sending_repeatedly(line, b"\r\n"):
         assert line.status() == 408
 
 
-def test_a_body_that_stands_still_is_given_up(connect_in_haste: Connect) -> None:
+def test_a_stalled_body_times_out(connect_in_haste: Connect) -> None:
     line = connect_in_haste().send(POST + b"content-length: 1000\r\n\r\n{")
     assert line.status() == 408
 
@@ -225,7 +225,7 @@ def test_a_slow_body_that_makes_progress_is_read(connect_in_haste: Connect) -> N
     assert any(is_read() for _ in range(5))  # A busy machine may pause by itself.
 
 
-def test_a_body_that_is_sent_on_after_its_refusal_ends_with_the_connection(
+def test_sending_a_body_after_its_refusal_ends_the_connection(
     connect_in_haste: Connect,
 ) -> None:
     line = connect_in_haste().send(
@@ -242,7 +242,7 @@ def test_a_body_that_is_sent_on_after_its_refusal_ends_with_the_connection(
     assert time.monotonic() < limit
 
 
-def test_requests_that_wait_on_one_connection_are_bounded(connect: Connect) -> None:
+def test_pipelined_requests_on_one_connection_are_bounded(connect: Connect) -> None:
     assert b"Wait for their answers" in connect().send(HEALTH * (MOST_PIPELINED + 3)).read()
     line, answers = connect().send(HEALTH * 3), b""
     while answers.count(b"200 OK") < 3 and (piece := line.read()):
@@ -250,7 +250,7 @@ def test_requests_that_wait_on_one_connection_are_bounded(connect: Connect) -> N
     assert answers.count(b"200 OK") == 3
 
 
-def test_a_client_that_opens_many_connections_loses_its_own_and_not_those_of_others(
+def test_a_client_with_many_connections_loses_its_own_and_not_others(
     connect: Connect,
 ) -> None:
     other = connect("127.0.0.3").send(HEALTH)
@@ -267,14 +267,14 @@ def test_idle_connections_make_room_for_new_ones(connect: Connect) -> None:
     assert lines[0].read() == b""
 
 
-def test_busy_connections_are_kept_and_others_refused(connect: Connect) -> None:
+def test_busy_connections_are_kept_and_new_ones_refused(connect: Connect) -> None:
     busy = [connect().send(POST + b"content-length: 10\r\n\r\n{") for _ in range(6)]
-    time.sleep(0.5)  # all have begun
+    time.sleep(0.5)  # until all requests have begun
     assert connect().status() == 503
     assert [line.send(b'"name": 1').status() for line in busy] == [422] * 6
 
 
-def test_a_connection_is_kept_longer_than_a_client_would_use_it_again(
+def test_the_server_keeps_idle_connections_longer_than_clients_do(
     patient: tuple[Server, str],
 ) -> None:
     """If the server closed the connection first, a request at that moment would fail."""
@@ -283,7 +283,7 @@ def test_a_connection_is_kept_longer_than_a_client_would_use_it_again(
         assert patient[0].config.timeout_keep_alive > 2 * pool._keepalive_expiry
 
 
-async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_dropped(
+async def test_a_stream_outlives_every_limit_and_a_reader_that_stops_reading_is_dropped(
     tmp_path: Path,
 ) -> None:
     limits = {"client_timeout": 0.3, "keepalive": 0.1, "max_block_kb": 4_000}
@@ -322,7 +322,7 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_
         line = Line(address).send(HEALTH.replace(b"/v1/health/", path) * 8)
         taken = b""
         await asyncio.sleep(limits["client_timeout"])
-        await asyncio.to_thread(until_none_is_open, server)
+        await asyncio.to_thread(wait_until_all_are_closed, server)
         while piece := await asyncio.to_thread(line.read):
             taken += piece
         line.close()

@@ -32,7 +32,7 @@ async def found_in_thread() -> dict[str, tuple[str, str]]:
     return await asyncio.to_thread(findings)
 
 
-def test_an_empty_machine_is_well_and_stays_empty(shell: Shell) -> None:
+def test_an_empty_machine_is_fine_and_stays_empty(shell: Shell) -> None:
     examined = shell.run(
         "doctor", OPENAI_API_KEY="sk-secret", OPENAI_BASE_URL="http://127.0.0.1:9/v1"
     )
@@ -56,7 +56,7 @@ def test_an_empty_machine_is_well_and_stays_empty(shell: Shell) -> None:
     assert not shell.data.exists()
 
 
-def test_a_wrong_setting_is_wrong(
+def test_an_invalid_setting_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RICORDO_PORT", "many")
@@ -66,7 +66,7 @@ def test_a_wrong_setting_is_wrong(
     assert "Wrong: 1." in shown
 
 
-def test_odd_folders_for_remotes_are_warned_of(
+def test_unsuitable_folders_for_remotes_give_warnings(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in (data / "repositories", data / "remotes", tmp_path / "good"):
@@ -86,7 +86,7 @@ def test_odd_folders_for_remotes_are_warned_of(
     assert all("Choose a separate folder" in text for _, text in told[1:])
 
 
-def test_a_model_that_nobody_has_and_a_folder_that_is_a_file_are_wrong(
+def test_an_unknown_model_and_a_file_as_data_folder_are_wrong(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_MODEL", "nobody/nothing")
@@ -108,7 +108,7 @@ def test_a_model_that_nobody_has_and_a_folder_that_is_a_file_are_wrong(
     assert (level, "is a file" in text) == ("wrong", True)
 
 
-async def test_a_database_is_read_and_left_to_whoever_comes_next_unless_it_is_damaged(
+async def test_a_database_is_read_without_changes_and_damage_is_reported(
     data: Path,
 ) -> None:
     await open_sqlite(data / "ricordo.db").close()
@@ -153,7 +153,7 @@ async def fail_a_job(store: Store) -> None:
     await store.close()
 
 
-async def test_the_jobs_of_a_file_are_counted_and_those_of_a_server_asked_for(
+async def test_jobs_are_counted_from_the_file_or_by_the_running_server(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fail_a_job(open_sqlite(data / "ricordo.db"))
@@ -187,7 +187,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     postgres.server().drop(made)
 
 
-async def test_a_job_that_waits_for_long_is_a_warning_where_a_server_should_do_it(
+async def test_a_long_waiting_job_is_a_warning_only_with_a_running_server(
     data: Path, url: str
 ) -> None:
     store = open_postgres(url, backups=data, clock=ManualClock())  # The clock is some years behind.
@@ -201,7 +201,7 @@ async def test_a_job_that_waits_for_long_is_a_warning_where_a_server_should_do_i
 @pytest.mark.parametrize(
     ("free", "level"), [(0, "wrong"), (2**20, "wrong"), (2**27, "warning"), (2**40, "ok")]
 )
-def test_a_disk_without_room_is_wrong(
+def test_a_full_disk_is_wrong(
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -215,7 +215,7 @@ def test_a_disk_without_room_is_wrong(
     assert ("All is well." in capsys.readouterr().out) == (level == "ok")
 
 
-def test_a_host_that_nobody_knows_is_wrong(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_is_wrong(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RICORDO_HOST", "nowhere.invalid")
     found = findings()
     assert "keys" not in found

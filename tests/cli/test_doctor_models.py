@@ -76,7 +76,7 @@ def offers(request: ModelRequest, name: str) -> bool:
 
 
 def simple(request: ModelRequest) -> Line:
-    """A model that can call only tools that name no block."""
+    """A model that can call a tool only if the tool has no argument for a block."""
     said = next(message.text for message in reversed(request.messages) if message.role == "user")
     done = sum(message.role == "tool" for message in request.messages)
     if done or not offers(request, "remember"):
@@ -102,9 +102,7 @@ def talkative(request: ModelRequest) -> Line:
     return "- Works as a gardener." if "gardener" in said else "- Favourite colour is green."
 
 
-async def test_the_profile_that_fits_is_the_fullest_with_which_a_model_does_what_is_needed() -> (
-    None
-):
+async def test_the_profile_is_the_fullest_in_which_a_model_does_what_is_needed() -> None:
     for answer, name, profile in (
         (clever, "model", "full"),
         (simple, "model", "small"),
@@ -112,13 +110,13 @@ async def test_the_profile_that_fits_is_the_fullest_with_which_a_model_does_what
         (talkative, "model", "notes"),
         (dull, "some-1b", None),
     ):
-        report = await tried(ScriptedModel(answer, name=name))
+        report = await examined(ScriptedModel(answer, name=name))
         assert report.profile == profile, (answer, name, report)
         assert report.can_run_an_agent == (profile is not None)
         assert f"  {profile or '-':<8} " in report.line(20)
 
 
-async def tried(model: ChatModel, limit: float = 20) -> ModelReport:
+async def examined(model: ChatModel, limit: float = 20) -> ModelReport:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(find_local_models=False)
         async with open_trial(
@@ -128,7 +126,7 @@ async def tried(model: ChatModel, limit: float = 20) -> ModelReport:
             return await examine_model(runtime, model, limit=limit)
 
 
-async def test_what_a_model_does_decides_whether_it_can_run_an_agent() -> None:
+async def test_the_trials_decide_whether_a_model_can_run_an_agent() -> None:
     for model, result, streams, calls, right in (
         (clever, "can run an agent", True, 5, 5),
         (forgetful, "can run an agent, but does not search", True, 4, 4),
@@ -141,7 +139,7 @@ async def test_what_a_model_does_decides_whether_it_can_run_an_agent() -> None:
         ),
         (clumsy, "no: ", True, 5, 0),
     ):
-        report = await tried(ScriptedModel(model))
+        report = await examined(ScriptedModel(model))
         assert report.result == result if result != "no: " else report.result.startswith(result)
         assert report.can_run_an_agent == result.startswith("can")
         assert (report.answers, report.streams, report.calls, report.right) == (
@@ -150,11 +148,13 @@ async def test_what_a_model_does_decides_whether_it_can_run_an_agent() -> None:
             calls,
             right,
         ), model
-    refused = await tried(ScriptedModel([ModelError("llm_authentication", "bad key\nCheck it.")]))
+    refused = await examined(
+        ScriptedModel([ModelError("llm_authentication", "bad key\nCheck it.")])
+    )
     assert (refused.result, refused.calls) == ("no: bad key Check it.", 0)
-    slow = await tried(ScriptedModel(clever, delay=60), limit=0.05)
+    slow = await examined(ScriptedModel(clever, delay=60), limit=0.05)
     assert slow.result.startswith("no: took longer than")
-    librarian = await tried(Librarian())
+    librarian = await examined(Librarian())
     assert librarian.can_run_an_agent
     assert librarian.right == librarian.calls > 0
 
@@ -179,7 +179,7 @@ async def test_the_table_has_a_line_for_each_model(monkeypatch: pytest.MonkeyPat
             await examine_models("openai/other", say=lines.append)
 
 
-def notice_in(folder: Path, address: str) -> None:
+def learn_that_prompts_are_clipped(folder: Path, address: str) -> None:
     """Make the running server notice that a model's prompts are clipped."""
     folder.mkdir()
     running = LearnedDialects()
@@ -187,7 +187,7 @@ def notice_in(folder: Path, address: str) -> None:
     running.learn(("", address, "strict"), LearnedDialect(clipped_at=2_050))
 
 
-async def test_what_a_model_was_learned_to_need_is_said_below_its_line(
+async def test_learned_adaptations_are_listed_below_a_models_line(
     monkeypatch: pytest.MonkeyPatch, data: Path
 ) -> None:
     def strict(seen: Seen) -> Answer:
@@ -200,7 +200,7 @@ async def test_what_a_model_was_learned_to_need_is_said_below_its_line(
     async with ModelServer(strict) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("RICORDO_MODEL", "openai/strict")
-        notice_in(data, server.url)
+        learn_that_prompts_are_clipped(data, server.url)
         lines: list[str] = []
         await examine_models(say=lines.append)
     shutil.rmtree(data)
@@ -210,7 +210,7 @@ async def test_what_a_model_was_learned_to_need_is_said_below_its_line(
     assert any("cuts longer prompts off at about 2,050 tokens" in line for line in below)
 
 
-async def test_a_provider_with_very_many_models_is_not_tried_unasked(
+async def test_a_provider_with_very_many_models_is_tried_only_on_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with served(*(f"m{number}" for number in range(MOST_OF_ONE + 2))) as server:
@@ -218,7 +218,9 @@ async def test_a_provider_with_very_many_models_is_not_tried_unasked(
         lines: list[str] = []
         await examine_models(say=lines.append)
         assert {seen.body["model"] for seen in server.requests if seen.method == "POST"} == {"m0"}
-    assert [line.split()[0] for line in lines[:-1]] == ["model", "openai/m0"], "the default alone"
+    assert [line.split()[0] for line in lines[:-1]] == ["model", "openai/m0"], (
+        "only the default model is checked"
+    )
     assert (
         lines[-1]
         == f"openai lists {MOST_OF_ONE + 2} models. Try one of them with: --model openai/m1"

@@ -32,7 +32,7 @@ def provider(seen: Seen) -> Answer:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerInThread, ModelServer]]:
-    """A server for which a provider was configured by its address, and that provider."""
+    """A provider, and a server that is configured with the provider's address."""
     answering = ModelServer(provider)
     with start_blocking_portal() as portal:
         portal.call(answering.start)
@@ -56,7 +56,7 @@ def http(both: tuple[ServerInThread, ModelServer]) -> Iterator[httpx2.Client]:
         http.delete(f"/v1/agents/{made['id']}")
 
 
-def told_by(serving: Serving, *words: str) -> None:
+def read_output_until(serving: Serving, *words: str) -> None:
     """Read a server's output until it prints one of these texts."""
     said = serving.said
     while not any(each in said for each in words):
@@ -66,21 +66,21 @@ def told_by(serving: Serving, *words: str) -> None:
         said += line
 
 
-def test_a_start_says_which_model_it_takes_and_why_and_what_is_wrong(
+def test_a_start_reports_the_default_model_its_reason_and_what_is_wrong(
     shell: Shell, both: tuple[ServerInThread, ModelServer]
 ) -> None:
     address, reason = both[1].url, f"{MODEL} (OPENAI_BASE_URL is set)"
     with shell.serving(OPENAI_BASE_URL=address) as serving:
-        told_by(serving, f"model: {reason}\n", f"New agents use the model {reason}.\n")
+        read_output_until(serving, f"model: {reason}\n", f"New agents use the model {reason}.\n")
     with shell.serving(OPENAI_BASE_URL=address, RICORDO_MODEL="openai/gpt-4.1-nona") as serving:
         assert "model: openai/gpt-4.1-nona (by RICORDO_MODEL" in serving.said
         near = "Did you mean openai/gpt-4.1-nano or openai/gpt-4.1?"
-        told_by(serving, f"RICORDO_MODEL=openai/gpt-4.1-nona cannot be used. {near}\n")
+        read_output_until(serving, f"RICORDO_MODEL=openai/gpt-4.1-nona cannot be used. {near}\n")
         refused = httpx2.post(f"{serving.address}/v1/agents/", json={"name": "x"}, trust_env=False)
         assert (refused.status_code, near in refused.text) == (404, True)
 
 
-def test_a_start_does_not_wait_for_a_provider_that_is_slow_and_says_later_what_it_found(
+def test_a_start_does_not_wait_for_a_slow_provider_and_reports_it_later(
     shell: Shell,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as slow:
@@ -94,10 +94,12 @@ def test_a_start_does_not_wait_for_a_provider_that_is_slow_and_says_later_what_i
                 connection.sendall(
                     b'HTTP/1.1 200 OK\r\ncontent-length: 27\r\n\r\n{"data":[{"id":"gpt-4.1"}]}'
                 )
-                told_by(serving, f"New agents use the model {MODEL} (OPENAI_BASE_URL is set).\n")
+                read_output_until(
+                    serving, f"New agents use the model {MODEL} (OPENAI_BASE_URL is set).\n"
+                )
 
 
-def test_an_agent_that_names_no_model_gets_the_default_and_the_list_says_which_it_is(
+def test_an_agent_without_a_model_gets_the_default_which_the_list_marks(
     http: httpx2.Client,
 ) -> None:
     made = http.post("/v1/agents/", json={"name": "new"}).json()
@@ -106,7 +108,7 @@ def test_an_agent_that_names_no_model_gets_the_default_and_the_list_says_which_i
     assert [row["handle"] for row in http.get("/v1/models/").json() if row["is_default"]] == [MODEL]
 
 
-def test_an_agent_of_the_librarian_goes_on_with_the_real_model_and_what_it_knows(
+def test_an_agent_of_the_librarian_keeps_its_memory_with_a_real_model(
     http: httpx2.Client, both: tuple[ServerInThread, ModelServer]
 ) -> None:
     server, answering = both
@@ -119,12 +121,12 @@ def test_an_agent_of_the_librarian_goes_on_with_the_real_model_and_what_it_knows
         f"/v1/agents/{agent['id']}/messages", json={"input": "Which tea do I like?"}
     ).json()
     assert said["messages"][-1]["content"] == "Good morning."
-    assert "jasmine" in str(answering.requests[-1].body), "its messages stay"
+    assert "jasmine" in str(answering.requests[-1].body), "the agent keeps its messages"
     refused = http.patch(f"/v1/agents/{agent['id']}", json={"model": "anthropic/claude-x"})
     assert (refused.status_code, "Set ANTHROPIC_API_KEY." in refused.text) == (404, True)
 
 
-def test_a_chat_and_the_command_line_offer_the_better_model(
+def test_the_chat_and_the_agent_command_offer_a_better_model(
     http: httpx2.Client, shell: Shell, both: tuple[ServerInThread, ModelServer]
 ) -> None:
     at = ("--server", both[0].url)
@@ -142,7 +144,7 @@ def test_a_chat_and_the_command_line_offer_the_better_model(
     assert (wrong.returncode, 'There is no agent "nobody"' in wrong.stderr) == (2, True)
 
 
-def test_nothing_is_offered_where_nothing_better_is_there(tmp_path: Path) -> None:
+def test_without_a_better_model_nothing_is_offered(tmp_path: Path) -> None:
     with serving(tmp_path) as server, closing(Client(server.url)) as client:
         assert client.default_model() == LIBRARIAN
         made = client.create_agent("nina", {})

@@ -29,7 +29,7 @@ from tests.support.faults_corpus import KINDS, Broken, words_of
 DATABASES = BOTH
 
 
-async def talked(store: Store) -> AgentState:
+async def agent_after_two_turns(store: Store) -> AgentState:
     """An agent that has answered two questions and called a tool."""
     state = await make.stored_agent(store)
     call = ToolCallPart("call-1", "conversation_search", "{}")
@@ -55,7 +55,7 @@ async def talked(store: Store) -> AgentState:
     return state
 
 
-async def break_it(store: Store, state: AgentState, kind: str) -> None:
+async def damage_window(store: Store, state: AgentState, kind: str) -> None:
     def work(tx: Transaction) -> None:
         thread = conversations.get(tx, state.conversation.id)
         KINDS[kind](Broken(tx, state.agent, thread, messages.by_ids(tx, thread.window)))
@@ -63,12 +63,12 @@ async def break_it(store: Store, state: AgentState, kind: str) -> None:
     await store.write(work)
 
 
-async def test_the_whole_corpus_is_mended_at_once_and_a_second_time_there_is_nothing_to_do(
+async def test_a_repair_fixes_all_damage_at_once_and_a_second_one_nothing(
     store: Store,
 ) -> None:
-    sound = await talked(store)
+    sound = await agent_after_two_turns(store)
     for kind in KINDS:
-        await break_it(store, await talked(store), kind)
+        await damage_window(store, await agent_after_two_turns(store), kind)
     words = await store.read(words_of)
     threads, found = await store.read(lambda tx: examine_all(tx, is_alone=True))
     assert 20 <= len(found) <= len(KINDS)
@@ -80,10 +80,12 @@ async def test_the_whole_corpus_is_mended_at_once_and_a_second_time_there_is_not
     assert await store.read(runs.open_runs) == []
 
 
-async def test_beside_running_servers_only_threads_without_a_turn_are_mended(store: Store) -> None:
-    busy, free = await talked(store), await talked(store)
+async def test_with_running_servers_only_conversations_without_a_turn_are_repaired(
+    store: Store,
+) -> None:
+    busy, free = await agent_after_two_turns(store), await agent_after_two_turns(store)
     for state in (busy, free):
-        await break_it(store, state, "no_system_message")
+        await damage_window(store, state, "no_system_message")
     now = store.clock.now()
     turn = make.run(busy.agent, created_at=now, lease_expires_at=now + 10_000_000)
     await store.write(lambda tx: runs.open_run(tx, turn))
@@ -97,20 +99,20 @@ async def test_beside_running_servers_only_threads_without_a_turn_are_mended(sto
 
 async def a_broken_file(data: Path) -> None:
     store = open_sqlite(data / "ricordo.db")
-    await break_it(store, await talked(store), "no_system_message")
+    await damage_window(store, await agent_after_two_turns(store), "no_system_message")
     await store.close()
 
 
-def threads_told() -> list[str]:
+def conversation_findings() -> list[str]:
     return [finding.text for finding in examine() if finding.name.startswith("conversation")]
 
 
-def test_doctor_tells_and_changes_nothing_and_repair_mends(
+def test_doctor_reports_damage_without_changes_and_repair_fixes_it(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(a_broken_file(data))
     before = (data / "ricordo.db").read_bytes()
-    told, thread = threads_told()
+    told, thread = conversation_findings()
     assert told.startswith("1 of 1 need repair")
     assert ", what --repair will say: " in thread
     assert "the system message was missing at the start of the window" in thread
@@ -124,13 +126,13 @@ def test_doctor_tells_and_changes_nothing_and_repair_mends(
     done = capsys.readouterr().out
     assert "the system message was missing at the start of the window, and was put there" in done
     assert "1 repaired, 0 busy" in done
-    assert threads_told() == ["1, all sound"]
+    assert conversation_findings() == ["1, all sound"]
     assert repair_database()
     assert "1 conversation in sqlite:///" in (said := capsys.readouterr().out)
     assert said.endswith(": nothing to repair.\n")
 
 
-def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(
+def test_repair_refuses_without_a_database_or_while_a_server_uses_it(
     data: Path, shell: Shell
 ) -> None:
     refused = shell.run("doctor", "--repair")
@@ -138,15 +140,15 @@ def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(
     asyncio.run(a_broken_file(data))
     lock = lock_file(data / "ricordo.db")
     try:
-        assert threads_told() == []
+        assert conversation_findings() == []
         with pytest.raises(Conflict, match="Stop it"):
             repair_database()
     finally:
         lock.release()
 
 
-async def test_an_agent_without_a_thread_is_told_of_and_gets_one(store: Store) -> None:
-    state = await talked(store)
+async def test_an_agent_without_its_default_conversation_is_reported(store: Store) -> None:
+    state = await agent_after_two_turns(store)
     await store.write(
         lambda tx: Broken(tx, state.agent, state.conversation, []).write(
             "conversations", "is_default", False, state.conversation.id

@@ -72,7 +72,7 @@ def at(shell: Shell, url: str | None = None) -> Settings:
     return Settings(data_dir=shell.data, database_url=url)
 
 
-def test_a_lost_index_is_built_anew(shell: Shell) -> None:
+def test_a_lost_index_is_rebuilt(shell: Shell) -> None:
     ids = fill_and_damage(at(shell))
     assert found_in(at(shell), ids) == [0, 0]
     one = shell.run("search", "reindex", "--partition", ids[1], **WORDS_ALONE)
@@ -86,7 +86,7 @@ def test_a_lost_index_is_built_anew(shell: Shell) -> None:
     assert found_in(at(shell), ids) == [1, 1]
 
 
-def test_a_running_server_on_postgresql_is_no_hindrance(shell: Shell) -> None:
+def test_a_reindex_works_with_a_running_server_on_postgresql(shell: Shell) -> None:
     url = postgres.server().new_database()
     try:
         ids = fill_and_damage(at(shell, url))
@@ -98,7 +98,7 @@ def test_a_running_server_on_postgresql_is_no_hindrance(shell: Shell) -> None:
         postgres.server().drop(url)
 
 
-def test_what_cannot_be_done_is_said_before_anything_is(shell: Shell) -> None:
+def test_an_impossible_reindex_is_refused_before_it_begins(shell: Shell) -> None:
     def refused(*arguments: str) -> str:
         done = shell.run("search", "reindex", *arguments, **WORDS_ALONE)
         assert done.returncode == 2

@@ -32,7 +32,7 @@ LIMIT = 180
 
 
 @pytest.mark.usefixtures("quiet_logs")
-def test_it_serves_refuses_company_and_ends_well_on_sigterm(new_shell: Shell) -> None:
+def test_a_server_starts_refuses_a_second_one_and_ends_cleanly_on_sigterm(new_shell: Shell) -> None:
     with new_shell.serving() as serving:
         assert f"data in {new_shell.data}" in serving.said
         assert "model: ricordo/librarian" in serving.said
@@ -65,7 +65,7 @@ def test_it_serves_refuses_company_and_ends_well_on_sigterm(new_shell: Shell) ->
         assert serving.process.returncode == 0
 
 
-async def test_a_request_is_one_line_with_who_asked_and_its_run_without_its_query(
+async def test_a_request_is_logged_in_one_line_with_its_user_and_run_but_no_query(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "ricordo.cli.serve")
@@ -137,7 +137,7 @@ async def _refusal(http: httpx2.AsyncClient, agent_id: str) -> str:
             await asyncio.sleep(0.02)
 
 
-async def test_a_running_turn_may_finish_while_no_other_begins(tmp_path: Path) -> None:
+async def test_at_shutdown_a_running_turn_may_finish_and_no_other_begins(tmp_path: Path) -> None:
     asked, answering = threading.Event(), threading.Event()
 
     async def answer(_request: ModelRequest) -> str:
@@ -161,7 +161,7 @@ async def test_a_running_turn_may_finish_while_no_other_begins(tmp_path: Path) -
     assert told.endswith("data: [DONE]")
 
 
-async def test_a_turn_that_does_not_finish_is_stopped_after_the_grace_and_its_reader_is_told(
+async def test_an_unfinished_turn_is_stopped_after_the_grace_period_and_its_reader_is_told(
     tmp_path: Path,
 ) -> None:
     async def answer(_request: ModelRequest) -> str:
@@ -179,7 +179,7 @@ async def test_a_turn_that_does_not_finish_is_stopped_after_the_grace_and_its_re
 
 
 @pytest.mark.usefixtures("quiet_logs")
-def test_a_server_in_the_background_has_a_port_of_its_own_and_leaves_the_folder_to_the_next(
+def test_a_background_server_has_its_own_port_and_releases_the_folder(
     tmp_path: Path,
 ) -> None:
     settings = Settings(data_dir=tmp_path, find_local_models=False, api_key=None, host="127.0.0.1")
@@ -194,9 +194,7 @@ def test_a_server_in_the_background_has_a_port_of_its_own_and_leaves_the_folder_
             httpx2.get(address, trust_env=False)
 
 
-def test_a_host_that_is_not_here_is_refused_in_a_sentence_and_a_port_that_is_taken_is_named() -> (
-    None
-):
+def test_an_invalid_host_is_refused_and_a_used_port_is_named() -> None:
     for host, sentence in (
         ("192.0.2.1", "192.0.2.1 is not an address of this machine"),
         ("nowhere.invalid", 'The host "nowhere.invalid" is unknown'),
@@ -212,7 +210,7 @@ def test_a_host_that_is_not_here_is_refused_in_a_sentence_and_a_port_that_is_tak
             pass
 
 
-def test_every_address_of_a_name_gets_the_same_port_and_gives_it_back() -> None:
+def test_every_address_of_a_name_gets_the_same_port_and_releases_it() -> None:
     with listening("localhost", 0) as sockets:
         (port,) = {opened.getsockname()[1] for opened in sockets}
         assert port != 0
@@ -221,7 +219,7 @@ def test_every_address_of_a_name_gets_the_same_port_and_gives_it_back() -> None:
         pass
 
 
-def test_addresses_are_written_so_that_they_can_be_called() -> None:
+def test_addresses_are_printed_as_callable_urls() -> None:
     assert address_of("0.0.0.0", 80) == "http://127.0.0.1:80"  # noqa: S104
     assert address_of("::1", 80) == "http://[::1]:80"
     assert address_of("nina.local", 8283) == "http://nina.local:8283"
@@ -231,7 +229,7 @@ def test_addresses_are_written_so_that_they_can_be_called() -> None:
     ("proxies", "scheme"),
     [("127.0.0.1", "https"), ("10.0.0.0/8,127.0.0.0/8", "https"), ("10.0.0.0/8", "http")],
 )
-def test_only_a_proxy_that_is_trusted_says_that_the_browser_speaks_https(
+def test_only_a_trusted_proxy_can_say_that_the_browser_uses_https(
     tmp_path: Path, proxies: str, scheme: str
 ) -> None:
     """Seen from a container, a proxy on the host has the address of a bridge."""

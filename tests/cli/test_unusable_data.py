@@ -73,7 +73,7 @@ def confined(shell: Shell) -> Shell:
 
 
 @pytest.mark.parametrize("name", ["ricordo.db", "."])
-def test_a_read_only_database_is_refused_in_a_sentence(confined: Shell, name: str) -> None:
+def test_a_read_only_database_is_refused_in_one_sentence(confined: Shell, name: str) -> None:
     remember(confined, "ada")
     path = confined.data / name
     path.chmod(0o500 if path.is_dir() else 0o400)
@@ -86,7 +86,7 @@ def test_a_read_only_database_is_refused_in_a_sentence(confined: Shell, name: st
     assert (examined.returncode, f"{path.resolve()} is read-only" in examined.stdout) == (1, True)
 
 
-def test_a_database_of_another_program_is_refused_and_stays_as_it_was(shell: Shell) -> None:
+def test_a_database_of_another_program_is_refused_and_left_unchanged(shell: Shell) -> None:
     shell.data.mkdir()
     with closing(sqlite3.connect(shell.data / "ricordo.db")) as other:
         other.execute("CREATE TABLE bookmarks (address TEXT)")
@@ -102,7 +102,7 @@ def test_a_database_of_another_program_is_refused_and_stays_as_it_was(shell: She
 
 
 @pytest.mark.parametrize("content", [b"", b"half a k", urlsafe_b64encode(b"of another size")])
-def test_a_damaged_secret_key_is_refused_and_stays_as_it_was(shell: Shell, content: bytes) -> None:
+def test_a_damaged_secret_key_is_refused_and_left_unchanged(shell: Shell, content: bytes) -> None:
     remember(shell, "ada")
     (shell.data / FILE).write_bytes(content)
     (told,) = refusals(shell)
@@ -112,7 +112,7 @@ def test_a_damaged_secret_key_is_refused_and_stays_as_it_was(shell: Shell, conte
     assert (shell.data / FILE).read_bytes() == content
 
 
-def test_a_missing_secret_key_is_refused_where_keys_need_it_until_another_is_made(
+def test_a_missing_secret_key_that_api_keys_need_is_refused(
     shell: Shell,
 ) -> None:
     made = shell.run("key", "create", "--user", "ada", "--role", "admin")
@@ -128,7 +128,7 @@ def test_a_missing_secret_key_is_refused_where_keys_need_it_until_another_is_mad
     assert shell.run("key", "list").returncode == 0
 
 
-def test_a_missing_secret_key_is_warned_of_where_it_may_have_signed_something(shell: Shell) -> None:
+def test_a_missing_secret_key_that_may_have_signed_something_gives_a_warning(shell: Shell) -> None:
     assert "Darjeeling" not in shell.run("chat", said="My favourite tea is Darjeeling.\n").stderr
     (shell.data / FILE).unlink()
     made = shell.run("user", "create", "ada")

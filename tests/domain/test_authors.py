@@ -36,9 +36,7 @@ odd_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.
 @example("agent", "user-1", "Mallory")
 @example("user", "user-1", "")
 @example("remote", "a+b", "a+b")
-def test_an_author_is_read_back_exactly_from_what_git_holds(
-    kind: ActorKind, id: str, name: str
-) -> None:
+def test_an_author_written_to_git_is_read_back_exactly(kind: ActorKind, id: str, name: str) -> None:
     actor = Actor(kind, id, name)
     found = _WRITTEN.fullmatch(signature(actor))
     assert found, signature(actor)
@@ -50,7 +48,7 @@ def test_an_author_is_read_back_exactly_from_what_git_holds(
     st.uuids(),
     st.from_regex(r"[A-Za-z][A-Za-z ö中]{0,20}[a-z]", fullmatch=True),
 )
-def test_the_ids_of_stored_versions_stay_what_they_are(
+def test_signatures_and_so_version_ids_do_not_change(
     kind: ActorKind, uuid: object, name: str
 ) -> None:
     actor = Actor(kind, f"{kind}-{uuid}", name)
@@ -58,5 +56,5 @@ def test_the_ids_of_stored_versions_stay_what_they_are(
 
 
 @pytest.mark.parametrize("address", ["", "ada@home.example", "user-1@ricordo.example", "user-1"])
-def test_other_addresses_name_nobody(address: str) -> None:
+def test_an_address_that_ricordo_did_not_write_names_no_author(address: str) -> None:
     assert author_of("Ada", address) is None

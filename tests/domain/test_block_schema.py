@@ -34,7 +34,7 @@ BAD: dict[FieldKind, list[object]] = {
 }
 
 
-def test_a_field_takes_values_of_its_kind_and_no_others() -> None:
+def test_a_field_accepts_only_values_of_its_kind() -> None:
     for kind in KINDS:
         field = SchemaField("x", kind)
         assert [value for value in GOOD[kind] if field.fault(value)] == [], kind
@@ -42,7 +42,7 @@ def test_a_field_takes_values_of_its_kind_and_no_others() -> None:
         assert field.fault(field.empty) is None, kind
 
 
-def test_a_value_that_is_too_long_is_told_by_how_much() -> None:
+def test_a_too_long_value_is_reported_with_both_lengths() -> None:
     assert (
         SchemaField("x", max_length=3).fault("abcd")
         == "has 4 characters and may have 3. Shorten it."
@@ -57,7 +57,7 @@ def test_a_value_that_is_too_long_is_told_by_how_much() -> None:
     assert SchemaField("x", "list", max_items=2, max_length=1).fault(("a", "b")) is None
 
 
-def test_a_required_field_lacks_what_is_empty_or_only_spaces() -> None:
+def test_a_required_field_lacks_an_empty_or_blank_value() -> None:
     field = SchemaField("x", "text", required=True)
     assert [value for value in (None, "", " \n", ()) if not field.lacks(value)] == []
     assert not field.lacks("a")
@@ -66,7 +66,7 @@ def test_a_required_field_lacks_what_is_empty_or_only_spaces() -> None:
     assert not SchemaField("x").lacks("")
 
 
-def test_a_field_that_cannot_be_names_the_key_that_is_wrong() -> None:
+def test_an_invalid_field_names_the_wrong_key() -> None:
     for field, key in (
         *((SchemaField(name), "") for name in ("1x", "a-b", "body", "x" * 101)),
         *((SchemaField("x", title=title), "title") for title in (" A", "A\nB", "A" * 201)),
@@ -81,7 +81,7 @@ def test_a_field_that_cannot_be_names_the_key_that_is_wrong() -> None:
             BlockSchema("s", "S", (field,))
 
 
-def test_two_fields_whose_headings_look_alike_cannot_be_in_one_schema() -> None:
+def test_two_fields_with_equal_headings_are_refused() -> None:
     fields = (SchemaField("full_name"), SchemaField("name", title="FULL  name"))
     assert [(each.name, sentence) for each, sentence in same_headings(fields)] == [
         ("name", '"name" and "full_name" cannot be told apart. Change a title.')
@@ -92,7 +92,7 @@ def test_two_fields_whose_headings_look_alike_cannot_be_in_one_schema() -> None:
         BlockSchema("s", "S", ())
 
 
-def test_a_field_is_found_by_what_its_heading_may_say() -> None:
+def test_a_field_is_found_by_its_name_or_title() -> None:
     field = SchemaField("grade", title="School grade")
     schema = BlockSchema("s", "S", (field,))
     assert schema.by_heading() == {"grade": field, "school grade": field}

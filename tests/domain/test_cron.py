@@ -35,7 +35,7 @@ def after(expression: str, now: datetime = NOW) -> str:
         (
             "0 0 1-7 * */6",
             "2026-12-05 00:00",
-        ),  # both: `*/6` is Sunday and Saturday, and begins with a star
+        ),  # both day fields, since `*/6` (Sunday, Saturday) begins with a star
         ("0 0 * * 5#2", "2026-12-11 00:00"),  # the second Friday
         ("0 0 L * *", "2026-11-30 00:00"),  # the last of the month
         ("0 0 31 * *", "2026-12-31 00:00"),
@@ -48,15 +48,15 @@ def after(expression: str, now: datetime = NOW) -> str:
         ("TZ=Europe/Berlin 0 7 * * *", "2026-11-24 06:00"),
     ],
 )
-def test_the_next_time(expression: str, expected: str) -> None:
+def test_a_cron_expression_gives_the_next_time(expression: str, expected: str) -> None:
     assert after(expression) == expected
 
 
-def test_a_leap_day_is_found_over_a_year_without_one() -> None:
+def test_a_leap_day_is_found_across_a_century_without_one() -> None:
     assert after("0 0 29 2 *", datetime(2096, 3, 1, tzinfo=UTC)) == "2104-02-29 00:00"
 
 
-def test_the_last_minute_of_all_ends_quietly() -> None:
+def test_an_expression_without_a_next_time_gives_none() -> None:
     for expression in ("0 0 1 1 *", "CRON_TZ=America/Lima 0 0 1 1 *"):
         assert after(expression, datetime(9999, 12, 30, tzinfo=UTC)) == "never"
 
@@ -95,12 +95,12 @@ def test_the_last_minute_of_all_ends_quietly() -> None:
         ),
     ],
 )
-def test_what_is_none_is_refused_with_words(expression: str) -> None:
+def test_an_invalid_expression_is_refused(expression: str) -> None:
     with pytest.raises(Invalid, match="cron expression"):
         cron.parse(expression)
 
 
-def test_a_step_beyond_its_field_is_refused_and_still_runs_where_it_was_stored() -> None:
+def test_a_step_beyond_its_field_is_refused_but_still_runs_if_stored() -> None:
     steps = {
         0: (60, 90, 99, 120, 1440),
         1: (24, 25, 48, 72),
@@ -119,7 +119,7 @@ def test_a_step_beyond_its_field_is_refused_and_still_runs_where_it_was_stored()
     assert stored == to_micros(datetime(2026, 11, 23, 11, 0, tzinfo=UTC))
 
 
-def test_zones_that_are_none_or_contradict_are_refused() -> None:
+def test_unknown_and_contradicting_zones_are_refused() -> None:
     for name in ("Mars/Base", "", "Europe/../UTC", "CEST+2"):
         with pytest.raises(Invalid):
             cron.parse("0 7 * * *", name or "x")
@@ -135,7 +135,7 @@ def local_times(expression: str, zone: str, start: datetime, count: int) -> list
     return times
 
 
-def test_seven_in_berlin_is_seven_on_both_sides_of_a_change() -> None:
+def test_seven_in_berlin_is_seven_before_and_after_a_clock_change() -> None:
     spring, autumn = datetime(2026, 3, 27, 12, tzinfo=UTC), datetime(2026, 10, 23, 12, tzinfo=UTC)
     zone = "Europe/Berlin"
     assert local_times("0 7 * * *", zone, spring, 3) == [
@@ -148,7 +148,7 @@ def test_seven_in_berlin_is_seven_on_both_sides_of_a_change() -> None:
         "25 07:00+0100",
         "26 07:00+0100",
     ]
-    # A time that is skipped by the clock comes once, and one that is repeated comes once.
+    # A time that the clock skips or repeats comes once.
     assert local_times("30 2 * * *", zone, spring, 3) == [
         "28 02:30+0100",
         "29 03:00+0200",
@@ -238,7 +238,7 @@ def changes_of(zone: ZoneInfo, year: int) -> list[datetime]:
     ]
 
 
-def test_every_form_in_every_zone_agrees_with_a_look_at_each_minute() -> None:
+def test_the_next_times_agree_with_a_check_of_each_minute() -> None:
     chance = random.Random(5)  # noqa: S311
     zones = sorted(available_timezones())
     changing = [
@@ -261,7 +261,7 @@ def test_every_form_in_every_zone_agrees_with_a_look_at_each_minute() -> None:
         assert found == expected, (name, expression, start)
 
 
-def test_every_zone_has_a_next_time_and_it_is_later() -> None:
+def test_every_zone_has_a_later_next_time() -> None:
     chance = random.Random(6)  # noqa: S311
     for name in sorted(available_timezones()):
         start = to_micros(NOW) + chance.randrange(400 * 86_400) * 1_000_000

@@ -19,7 +19,7 @@ CELLS = st.text("ab ,;\t\"'", min_size=1, max_size=8).map(str.strip)
     line_end=st.sampled_from(("\n", "\r\n", "\r")),
     empty_lines=st.integers(0, 2),
 )
-def test_rows_come_back_for_each_delimiter_and_line_end(
+def test_rows_are_read_with_every_delimiter_and_line_end(
     rows: list[tuple[str, str]], delimiter: str, line_end: str, empty_lines: int
 ) -> None:
     file = io.StringIO()

@@ -29,13 +29,15 @@ destinations = st.builds(
 
 
 @given(policies, destinations)
-def test_a_policy_allows_exactly_what_it_names(names: list[str] | None, to: Destination) -> None:
+def test_a_policy_allows_exactly_the_named_destinations(
+    names: list[str] | None, to: Destination
+) -> None:
     is_named = names is None or not to.names.isdisjoint(names)
     assert permits(label_of(names), to) == is_named
 
 
 @given(labels, labels, destinations)
-def test_a_joined_label_allows_what_both_allow(
+def test_a_joined_label_allows_what_both_labels_allow(
     one: str | None, other: str | None, to: Destination
 ) -> None:
     joined = join(one, other)
@@ -54,12 +56,12 @@ def test_a_stricter_label_allows_nothing_that_the_looser_one_forbids(
 
 
 @given(st.lists(st.sampled_from(NAMES), max_size=5))
-def test_names_survive_a_label(names: list[str]) -> None:
+def test_names_are_read_back_from_a_label(names: list[str]) -> None:
     assert names_of(label_of(names)) == [sorted(set(names))]
 
 
 @pytest.mark.parametrize("name", ["", " ", "a;b", "a,b", "Ä", "nobody", "x" * 101])
-def test_other_names_are_refused(name: str) -> None:
+def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(Invalid):
         label_of([name])
 
@@ -81,13 +83,13 @@ def test_other_names_are_refused(name: str) -> None:
         ("vllm", "m", "http://[broken", False),
     ],
 )
-def test_local_is_an_address_and_no_name_that_looks_like_one(
+def test_a_destination_is_local_by_its_address_not_by_its_name(
     provider: str, name: str, endpoint: str | None, is_local: bool
 ) -> None:
     assert DEFAULT_NETWORKS.of_model(provider, name, endpoint).is_local == is_local
 
 
-def test_an_operator_names_hosts_and_networks() -> None:
+def test_an_operator_can_name_local_hosts_and_networks() -> None:
     networks = LocalNetworks.parse("ollama, 100.64.0.0/10")
     assert networks.holds("http://ollama:11434")
     assert networks.holds("http://100.64.3.3")
@@ -103,7 +105,7 @@ words = st.text("abcdefgh ", min_size=12, max_size=40).filter(lambda text: len(t
 
 
 @given(words, st.sampled_from(("user", "assistant", "tool", "summary")))
-def test_no_part_of_a_withheld_message_is_left(secret: str, role: str) -> None:
+def test_nothing_of_a_withheld_message_is_left(secret: str, role: str) -> None:
     call = ToolCallPart("call-1", "note", f'{{"text": "{secret}"}}')
     result = ToolReturnPart("call-1", "note", "success", secret, stdout=(secret,))
     labelled = message("m", role, TextPart(secret), call, result, egress="local")
@@ -115,7 +117,7 @@ def test_no_part_of_a_withheld_message_is_left(secret: str, role: str) -> None:
 
 
 @given(words, st.sampled_from(("{}", "- {}", "1. {}.", "  {}  ", "Remember: {}!")))
-def test_a_repeated_line_is_found_however_it_is_listed(secret: str, form: str) -> None:
+def test_a_withheld_line_is_removed_in_any_list_format(secret: str, form: str) -> None:
     clearance = Clearance()
     clearance.withhold("block:human", "local", secret)
     if len(" ".join(secret.split())) < 8:
@@ -130,6 +132,6 @@ def test_a_repeated_line_is_found_however_it_is_listed(secret: str, form: str) -
     assert same.text == text
 
 
-def test_messages_without_labels_are_the_same_object() -> None:
+def test_messages_without_labels_are_returned_unchanged() -> None:
     messages = [message("m", "user", TextPart("Hello."))]
     assert Clearance().messages(messages, CLOUD) is messages

@@ -36,7 +36,7 @@ DISGUISES = (
 
 
 @pytest.mark.parametrize("name", DISGUISES)
-def test_a_name_in_other_letters_looks_like_the_plain_one(name: str) -> None:
+def test_a_name_in_look_alike_letters_equals_the_plain_one(name: str) -> None:
     assert look_of(name) == look_of("ada")
     assert are_alike(name, "ada")
     assert are_alike("ada", name)
@@ -71,5 +71,5 @@ def test_look_alikes_are_found_in_either_case(name: str, other: str) -> None:
         ),
     ],
 )
-def test_names_that_people_tell_apart_stay_two(name: str, other: str) -> None:
+def test_names_that_people_can_tell_apart_stay_different(name: str, other: str) -> None:
     assert not are_alike(name, other)

@@ -51,13 +51,13 @@ parts = st.one_of(
 
 
 @given(st.lists(parts, max_size=6).map(tuple))
-def test_parts_read_back_from_json_as_they_were(said: tuple[Part, ...]) -> None:
+def test_parts_read_back_from_json_unchanged(said: tuple[Part, ...]) -> None:
     rows = json.loads(json.dumps(parts_to_json(said)))
     assert parts_from_json(rows) == parts_from_json(rows) == said
     assert [type(part) for part in parts_from_json(rows)] == [type(part) for part in said]
 
 
-def test_the_stored_form_names_the_kind_and_leaves_defaults_out() -> None:
+def test_the_stored_form_names_the_kind_and_omits_defaults() -> None:
     said = (
         TextPart("Hi"),
         ReasoningPart("Hm", native=False),
@@ -77,7 +77,7 @@ def test_the_stored_form_names_the_kind_and_leaves_defaults_out() -> None:
     ]
 
 
-def test_words_spoken_by_a_tool_count_as_said() -> None:
+def test_text_sent_by_a_message_tool_counts_as_said() -> None:
     for arguments, said in (
         ('{"message":"Hello, Ada."}', "Hello, Ada."),
         ("no json", ""),

@@ -19,13 +19,13 @@ LARGE = """
 
 
 @pytest.mark.parametrize(("names", "small"), [(SMALL, True), (LARGE, False)])
-def test_a_name_tells_whether_a_model_has_at_most_four_billion_parameters(
+def test_a_model_with_at_most_four_billion_parameters_is_small_by_its_name(
     names: str, small: bool
 ) -> None:
     assert [name for name in names.split() if is_small(name) != small] == []
 
 
-def test_every_way_to_write_a_size_is_read() -> None:
+def test_sizes_are_read_from_names_in_every_format() -> None:
     for size in (0.5, 1, 1.5, 3, 3.8, 4, 7, 8, 13, 70, 405):
         for form in (
             "some-{}b",
@@ -40,7 +40,7 @@ def test_every_way_to_write_a_size_is_read() -> None:
     assert billions("some-model") is None
 
 
-def test_what_a_server_says_of_a_model_counts_more_than_its_name() -> None:
+def test_reported_parameters_override_a_models_name() -> None:
     assert ModelInfo("a/x", "a", "x", "openai", parameters=1.5).is_small
     assert not ModelInfo("a/tiny-1b", "a", "tiny-1b", "openai", parameters=12.0).is_small
     assert ModelInfo("a/x", "a", "x", "openai", context_window=8_192).is_small

@@ -178,7 +178,7 @@ NOTES = [
 ]
 
 
-# Removed only from texts that machines write: there a name or a prefix is enough.
+# Secrets that are removed only from texts of machines, by a name or a prefix alone.
 STRICT = [
     ("Authorization: Bearer abcdefgh12345", "abcdefgh12345"),
     ("401 for sk-proj_abcdefghijk", "sk-proj_abcdefghijk"),
@@ -215,16 +215,14 @@ def test_a_secret_is_replaced_by_its_kind() -> None:
     }
 
 
-def test_code_that_only_says_where_a_secret_comes_from_stays_and_secrets_that_look_like_it_do_not() -> (
-    None
-):
+def test_code_that_only_refers_to_a_secret_stays_and_similar_secrets_are_removed() -> None:
     assert [text for text in CODE if redact(text).text != text] == []
     assert [text for text in LIKE_CODE if not redact(text).kinds] == []
     assert [text for text in LIKE_CODE if not redact(text, is_strict=True).kinds] == []
     assert [text for text in CODE[:9] if redact(text, is_strict=True).kinds] == []
 
 
-def test_what_was_taken_out_can_be_taken_out_of_other_texts() -> None:
+def test_removed_secrets_can_be_removed_from_other_texts() -> None:
     found = redact("password: Tr0ub4\\dor€ and token=ghp_abcdefghijklmnopqrstuvwxyz0123456789")
     assert found.secrets == {
         "Tr0ub4\\dor€": "password",
@@ -238,7 +236,7 @@ def test_what_was_taken_out_can_be_taken_out_of_other_texts() -> None:
         assert without(said, found.secrets).strip('"') == "[secret removed: password]"
 
 
-def test_in_texts_of_machines_a_name_or_a_prefix_is_enough() -> None:
+def test_in_strict_mode_a_name_or_a_prefix_is_enough() -> None:
     for text, secret in STRICT:
         shown = redact(text, is_strict=True)
         assert shown.kinds, text
@@ -247,7 +245,7 @@ def test_in_texts_of_machines_a_name_or_a_prefix_is_enough() -> None:
     assert [text for text in PLAIN if redact(text, is_strict=True).kinds] == []
 
 
-def test_ordinary_notes_stay_as_they_are() -> None:
+def test_ordinary_notes_are_unchanged() -> None:
     assert len(set(NOTES)) == len(NOTES) > 25
     assert [note for note in NOTES if redact(note).text != note] == []
 
@@ -259,7 +257,7 @@ def test_ordinary_notes_stay_as_they_are() -> None:
         )
     )
 )
-def test_what_was_redacted_once_stays_as_it_is(pieces: list[str]) -> None:
+def test_redacting_twice_changes_nothing_more(pieces: list[str]) -> None:
     for joined in (" ".join(pieces), "\n".join(pieces), "".join(pieces)):
         once = redact(joined)
         assert redact(once.text) == type(once)(once.text)
@@ -284,7 +282,7 @@ DISGUISES: dict[str, Callable[[str], str]] = {
 }
 
 
-def test_signs_that_nobody_sees_and_other_forms_of_letters_hide_no_secret() -> None:
+def test_invisible_characters_and_other_letter_forms_hide_no_secret() -> None:
     for text, kept in SECRETS:
         kinds = redact(text).kinds
         for name, disguise in DISGUISES.items():
@@ -297,7 +295,7 @@ def test_signs_that_nobody_sees_and_other_forms_of_letters_hide_no_secret() -> N
             assert shown.text.endswith(disguise(after.partition("]")[2])), (name, text)
 
 
-def test_what_stands_around_a_disguised_secret_stays_to_the_letter() -> None:
+def test_text_around_a_disguised_secret_is_unchanged() -> None:
     key = "sk-proj-Ab12Cd34Ef56Gh78"
     around = "\ufb01ve \u00bd caf\u00e9s\u200b \uff21da: {} \ufb01n\u200d \uff01"
     for disguise in DISGUISES.values():
@@ -308,7 +306,7 @@ def test_what_stands_around_a_disguised_secret_stays_to_the_letter() -> None:
     assert redact(harmless).text is harmless
 
 
-def test_fields_that_hold_credentials_or_headers_have_no_value_left() -> None:
+def test_fields_with_credentials_or_headers_lose_their_values() -> None:
     value = {
         "extra_headers": {"X-Anything": "private"},
         "Authorization": "Basic x",
@@ -323,7 +321,7 @@ def test_fields_that_hold_credentials_or_headers_have_no_value_left() -> None:
     }
 
 
-def test_values_that_people_keep_are_read_behind_their_names() -> None:
+def test_values_are_redacted_by_their_field_names_and_ordinary_values_stay() -> None:
     kept = {
         "headers": "name, age",
         "token": "noun",
@@ -360,12 +358,12 @@ PIECES = [
 ]
 
 
-# Around the length of a portion, and of several.
+# Lengths near the length of one portion, and of several portions.
 PLACES = [32_700, 49_152, 32_740, 32_768, 65_536, 32_767, 32_769, 65_530, 98_304]
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
-def test_the_time_grows_with_the_length_and_no_faster(is_strict: bool) -> None:
+def test_the_time_grows_linearly_with_the_length(is_strict: bool) -> None:
     for piece in PIECES:
         for part in (piece, piece + "\u200b", piece.translate(WIDE)):
             require_linear(
@@ -374,7 +372,7 @@ def test_the_time_grows_with_the_length_and_no_faster(is_strict: bool) -> None:
 
 
 @pytest.mark.parametrize("places", short_and_long(PLACES[2:5], PLACES))
-def test_a_secret_is_found_wherever_it_stands_in_a_long_text(places: list[int]) -> None:
+def test_a_secret_is_found_anywhere_in_a_long_text(places: list[int]) -> None:
     secrets = (
         "password: hunter2-is-long",
         "sk-1234567890abcdef1234567890abcdef",
@@ -402,7 +400,7 @@ OWN = [
 ]
 
 
-def test_a_password_that_is_somebodys_own_is_known_in_five_languages_though_it_is_a_word() -> None:
+def test_a_users_own_password_is_found_in_five_languages_even_as_a_plain_word() -> None:
     for sentence in OWN:
         for word in ("swordfish", "Schwertfisch", "espadon", "pescespada", "Ärmelkanal"):
             told = redact(sentence.format(word))
@@ -451,7 +449,7 @@ PINS = [
 ]
 
 
-def test_a_pin_beside_the_word_is_removed() -> None:
+def test_a_pin_next_to_the_word_is_removed() -> None:
     for sentence in PINS:
         for pin in ("4821", "00734", "482193", "48219347"):
             assert redact(sentence.format(pin)).text == sentence.format("[secret removed: pin]"), (
@@ -483,7 +481,7 @@ WHOLE = (
 )
 
 
-def test_a_key_that_is_broken_over_a_line_is_one_secret() -> None:
+def test_a_key_broken_over_two_lines_is_one_secret() -> None:
     for key, between in product(WHOLE, BROKEN):
         for at in (len(key) // 2, len(key) - 8):
             text = f"Use {key[:at]}{between}{key[at:]}\nCity: Turin"
@@ -497,7 +495,7 @@ def test_a_key_that_is_broken_over_a_line_is_one_secret() -> None:
         assert redact(kept).kinds == (), kept
 
 
-def test_slack_tokens_are_known_by_their_beginning() -> None:
+def test_slack_tokens_are_recognized_by_their_prefix() -> None:
     for start in (
         "xoxb",
         "xoxp",

@@ -14,7 +14,7 @@ def match(word_match: float, similarity: float | None = None) -> float:
 
 
 @given(word_match=shares, more=shares, similarity=similarities)
-def test_a_match_grows_with_words_and_stays_between_0_and_1(
+def test_a_match_grows_with_matching_words_and_stays_between_0_and_1(
     word_match: float, more: float, similarity: float | None
 ) -> None:
     low, high = sorted([word_match, more])
@@ -27,6 +27,6 @@ def test_a_match_grows_with_similarity(word_match: float, similarity: float, mor
     assert match(word_match, low) <= match(word_match, high)
 
 
-def test_nothing_in_common_is_0_and_everything_is_1() -> None:
+def test_no_match_is_0_and_a_full_match_is_1() -> None:
     assert match(0) == match(0, 0.0) == match(0, -1.0) == 0
     assert match(1) == match(1, 1.0) == 1

@@ -31,7 +31,7 @@ def texts(part: Part) -> list[str]:
             return []
 
 
-def test_each_text_is_marked_as_if_it_were_alone() -> None:
+def test_each_text_is_marked_as_if_it_were_scanned_alone() -> None:
     chance = random.Random(36)  # noqa: S311 - not for keys
     marked_count = 0
     for number in range(400):

@@ -40,7 +40,7 @@ MEANINGFUL = ["👩‍💻", "👨‍👩‍👧", "❤️", "🏴󠁧󠁢󠁥�
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_one_word_has_one_form(word: str) -> None:
+def test_every_spelling_of_a_word_has_the_same_normal_form(word: str) -> None:
     forms = [unicodedata.normalize(form, word) for form in ("NFC", "NFD")]
     ends = ["\n", "\r\n", "\r"]
     marks = ["", "\ufeff"]
@@ -58,7 +58,7 @@ def test_one_word_has_one_form(word: str) -> None:
 
 
 @pytest.mark.parametrize("text", MEANINGFUL)
-def test_hidden_characters_that_mean_something_stay(text: str) -> None:
+def test_hidden_characters_with_a_meaning_stay(text: str) -> None:
     plain = unicodedata.normalize("NFC", text)
     assert normal_text(text) == plain
     # A name keeps a joiner between letters that need it, not at its end.
@@ -66,7 +66,7 @@ def test_hidden_characters_that_mean_something_stay(text: str) -> None:
     assert is_normal_name(normal_name(text))
 
 
-def test_text_keeps_what_a_name_loses() -> None:
+def test_a_text_keeps_hidden_characters_that_a_name_loses() -> None:
     for sign in ("\u200b", "\u200e", "\u202e", "\u2060", "\u00ad", "\u200d"):
         assert normal_text(f"a{sign}b") == f"a{sign}b"
         assert normal_name(f"a{sign}b") == "ab"
@@ -81,7 +81,7 @@ def test_text_keeps_what_a_name_loses() -> None:
         )
     )
 )
-def test_the_normal_form_of_a_normal_form_is_itself(text: str) -> None:
+def test_normalizing_twice_changes_nothing_more(text: str) -> None:
     for normal in (normal_text, normal_name):
         once = normal(text)
         assert normal(once) == once
@@ -90,7 +90,7 @@ def test_the_normal_form_of_a_normal_form_is_itself(text: str) -> None:
     assert normal_name(normal_text(text)) == normal_name(text)
 
 
-def test_names_that_people_cannot_tell_apart_have_one_key() -> None:
+def test_indistinguishable_names_have_one_key() -> None:
     assert (
         len(
             {
@@ -103,14 +103,14 @@ def test_names_that_people_cannot_tell_apart_have_one_key() -> None:
     assert name_key("ada") != name_key("adá")
 
 
-def test_many_marks_on_one_letter_are_put_in_order_piece_by_piece() -> None:
+def test_many_combining_marks_on_one_letter_are_kept() -> None:
     text = "a" + "\u0301\u0323" * 400
     assert sorted(unicodedata.normalize("NFD", normal_text(text))) == sorted(
         unicodedata.normalize("NFD", text)
     )
 
 
-def test_json_is_brought_into_the_form_but_for_programs_and_secrets() -> None:
+def test_json_is_normalized_except_for_code_and_secrets() -> None:
     odd = "e\u0301\r\n"
     sent = {
         "name": "a\u200be\u0301",
@@ -136,7 +136,7 @@ def test_json_is_brought_into_the_form_but_for_programs_and_secrets() -> None:
     ),
     st.data(),
 )
-def test_a_piece_is_replaced_in_a_text_of_any_form(parts: list[str], data: st.DataObject) -> None:
+def test_a_substring_is_found_in_any_unicode_form(parts: list[str], data: st.DataObject) -> None:
     forms = [data.draw(st.sampled_from(["NFC", "NFD"])) for _ in parts]
     given_parts = [
         unicodedata.normalize(form, part) for form, part in zip(forms, parts, strict=True)
@@ -161,12 +161,12 @@ ANY_JSON = st.recursive(
 
 
 @given(ANY_JSON)
-def test_a_json_value_can_be_stored_after_its_replacements(value: object) -> None:
+def test_a_sanitized_json_value_can_be_stored(value: object) -> None:
     stored = storable_json(value)
     assert "\\u0000" not in orjson.dumps(stored).decode().replace("\\\\", "")
     assert storable_json(stored) == stored
 
 
 @given(st.recursive(st.integers(-9, 9) | st.text("a\ud7ffé\n👍"), st.lists, max_leaves=9))
-def test_a_json_value_that_can_be_stored_stays_as_it_is(value: object) -> None:
+def test_a_storable_json_value_is_unchanged(value: object) -> None:
     assert storable_json(value) == value

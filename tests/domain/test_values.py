@@ -24,7 +24,7 @@ MODULES = [
 ID = "message-1b4e28ba-2fa1-4d2b-8c3f-a1b2c3d4e5f6"
 
 
-def test_a_noun_is_one_frozen_value() -> None:
+def test_every_domain_noun_is_one_frozen_class() -> None:
     for noun in NOUNS:
         homes = [
             one
@@ -37,7 +37,7 @@ def test_a_noun_is_one_frozen_value() -> None:
         assert kind.__dataclass_params__.frozen, noun
 
 
-def test_an_id_is_its_prefix_and_a_uuid4_and_what_is_nearly_one_is_none() -> None:
+def test_an_id_is_a_prefix_and_a_version_4_uuid() -> None:
     made = [new_id("agent") for _ in range(500)]
     assert all(
         str(uuid.UUID(one.removeprefix("agent-"), version=4)) == one.removeprefix("agent-")
@@ -56,14 +56,12 @@ def test_an_id_is_its_prefix_and_a_uuid4_and_what_is_nearly_one_is_none() -> Non
         assert not is_id(text, "message"), text
 
 
-def test_the_otid_of_a_part_replaces_the_last_byte_by_its_number() -> None:
+def test_the_otid_of_a_part_has_the_part_number_as_its_last_byte() -> None:
     for part, end in ((0, "00"), (11, "0b"), (-1, "80")):
         assert part_otid(ID, part) == f"1b4e28ba-2fa1-4d2b-8c3f-a1b2c3d4e5{end}"
 
 
-def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_route_could_hold_is_none() -> (
-    None
-):
+def test_labels_may_have_slashes_but_no_unsafe_or_reserved_parts() -> None:
     for label in [
         *"human Lieblings-Tee a/b/c/d 名前 historian my.history ..git .gitter human.md a~1 git".split(),
         "course/week 1",
@@ -113,7 +111,7 @@ def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_rout
             require_label(label)
 
 
-def test_a_run_ends_in_the_status_its_stop_reason_says() -> None:
+def test_a_stop_reason_decides_the_status_of_a_run() -> None:
     completed = {"end_turn", "max_steps", "tool_rule", "requires_approval"}
     for reason in get_args(StopReason):
         expected = (
@@ -126,7 +124,7 @@ def test_a_run_ends_in_the_status_its_stop_reason_says() -> None:
         assert status_after(reason) == expected, reason
 
 
-def test_usages_add_by_kind_and_unreported_stays_unreported() -> None:
+def test_usages_are_added_by_kind_and_unreported_counts_stay_unreported() -> None:
     total = Usage(10, 5, cached_tokens=4) + Usage(20, 7, reasoning_tokens=3)
     assert total == Usage(30, 12, cached_tokens=4, cache_write_tokens=None, reasoning_tokens=3)
     assert total.total_tokens == 42

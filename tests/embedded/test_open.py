@@ -31,7 +31,7 @@ def test_an_agent_remembers_without_a_server_on_a_port(client: Letta) -> None:
     assert "jasmine" in texts(answer.messages)
 
 
-def test_a_stream_is_read_while_the_model_still_speaks(client: Letta, model: SlowModel) -> None:
+def test_a_stream_is_read_while_the_model_still_writes(client: Letta, model: SlowModel) -> None:
     """The second word is only sent after the first was read, so a buffered stream never ends."""
     agent = client.agents.create(model="slow/model", embedding=None)
     model.was_heard.clear()
@@ -45,7 +45,7 @@ def test_a_stream_is_read_while_the_model_still_speaks(client: Letta, model: Slo
     assert pieces == ["First ", "second."]
 
 
-def test_a_turn_goes_on_when_its_reader_leaves(client: Letta, model: SlowModel) -> None:
+def test_a_turn_continues_when_its_reader_leaves(client: Letta, model: SlowModel) -> None:
     agent = client.agents.create(model="slow/model", embedding=None)
     model.was_heard.clear()
     stream = client.agents.messages.create(
@@ -61,7 +61,7 @@ def test_a_turn_goes_on_when_its_reader_leaves(client: Letta, model: SlowModel) 
     assert status == "completed"
 
 
-def test_a_silent_answer_ends_with_the_clients_time_out(client: Letta, model: SlowModel) -> None:
+def test_a_silent_answer_ends_with_the_clients_timeout(client: Letta, model: SlowModel) -> None:
     agent = client.agents.create(model="slow/model", embedding=None)
     model.was_heard.clear()
     impatient = client.with_options(timeout=0.05, max_retries=0)
@@ -70,7 +70,7 @@ def test_a_silent_answer_ends_with_the_clients_time_out(client: Letta, model: Sl
     model.was_heard.set()
 
 
-def test_several_threads_use_one_client(client: Letta) -> None:
+def test_several_threads_can_use_one_client(client: Letta) -> None:
     agent = client.agents.create(name="shared")
     names: list[str] = []
 
@@ -86,7 +86,7 @@ def test_several_threads_use_one_client(client: Letta) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "ü ß", "a/b", "100%", "a?b#c", "Ада"])
-def test_any_name_reaches_the_server_as_it_is(client: Letta, name: str) -> None:
+def test_any_name_reaches_the_server_unchanged(client: Letta, name: str) -> None:
     blocks = ricordo.memory.UserBlocks(client, "grace")
     assert blocks.write(name.replace("?", ""), "Text.").label == name.replace("?", "")
     agent = client.agents.create(name=name)
@@ -99,7 +99,7 @@ def test_refusals_are_the_clients_own_errors(client: Letta) -> None:
         client.agents.retrieve(missing)
 
 
-def test_a_folder_with_keys_still_opens_and_other_keys_have_their_own_rights(
+def test_a_folder_with_keys_still_opens_and_other_keys_keep_their_rights(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as client:
@@ -125,7 +125,7 @@ def test_a_key_in_the_environment_changes_nothing(
     assert client.with_options(max_retries=1).health().status == "ok"
 
 
-def test_an_upload_arrives_whole(client: Letta) -> None:
+def test_an_upload_arrives_completely(client: Letta) -> None:
     folder = client.folders.create(name="books")
     file = client.folders.files.upload(folder.id, file=("book.txt", b"word " * 100_000))
     assert file.file_name == "book.txt"
@@ -140,7 +140,7 @@ def test_a_folder_has_one_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["port", "host", "data_dir", "modle", "sandbox_calls"])
-def test_settings_that_open_does_not_take_are_refused(name: str, tmp_path: Path) -> None:
+def test_settings_that_open_does_not_accept_are_refused(name: str, tmp_path: Path) -> None:
     with (
         pytest.raises(Invalid, match=f"takes no setting {name}"),
         opened(tmp_path, **{name: "1"}),
@@ -148,7 +148,7 @@ def test_settings_that_open_does_not_take_are_refused(name: str, tmp_path: Path)
         pass
 
 
-def test_an_error_in_the_block_closes_the_server_and_stays_itself(tmp_path: Path) -> None:
+def test_an_error_in_the_block_closes_the_server_and_is_raised_unchanged(tmp_path: Path) -> None:
     others = set(threading.enumerate())
     earlier: list[Letta] = []
 
@@ -161,7 +161,7 @@ def test_an_error_in_the_block_closes_the_server_and_stays_itself(tmp_path: Path
     with pytest.raises(KeyError, match="mine") as caught:
         fail()
     assert caught.value.__context__ is None
-    with opened(tmp_path / "new") as again:  # so the folder is free
+    with opened(tmp_path / "new") as again:  # the folder is unlocked
         assert [agent.name for agent in again.agents.list().items] == ["kept"]
         with pytest.raises(letta_client.APIConnectionError):
             earlier[0].with_options(max_retries=0).agents.list()
@@ -169,7 +169,7 @@ def test_an_error_in_the_block_closes_the_server_and_stays_itself(tmp_path: Path
     assert not [thread for thread in mine if thread.name.startswith("ricordo")]
 
 
-async def test_an_asynchronous_program_has_the_same(tmp_path: Path) -> None:
+async def test_an_asynchronous_program_can_do_the_same(tmp_path: Path) -> None:
     model = SlowModel()
     options: dict[str, Any] = {"model": LIBRARIAN, "find_local_models": False}
     async with ricordo.open_async(tmp_path, models=[model], **options) as client:
@@ -216,7 +216,7 @@ print(sorted(name for name in ricordo.__all__ if not hasattr(ricordo, name)))
 """
 
 
-def test_the_package_is_imported_without_the_server_or_its_libraries(tmp_path: Path) -> None:
+def test_importing_the_package_loads_no_server_or_its_libraries(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-c", PROGRAM],
         cwd=tmp_path,
@@ -249,7 +249,7 @@ LATER = {
 }
 
 
-def test_a_start_imports_none_of_the_libraries_that_wait_for_their_first_use(
+def test_a_start_imports_no_library_before_its_first_use(
     tmp_path: Path,
 ) -> None:
     done = subprocess.run(

@@ -75,7 +75,7 @@ def test_an_edit_of_an_older_version_is_merged_or_refused_by_lines(client: Letta
         blocks.write("list", "1\ntwo\nthree", version=first.version)
 
 
-def test_a_missing_block_is_the_clients_not_found(client: Letta) -> None:
+def test_a_missing_block_raises_the_clients_not_found_error(client: Letta) -> None:
     blocks = memory.UserBlocks(client, "ada")
     with pytest.raises(letta_client.NotFoundError, match="no memory block"):
         blocks.read("nothing")

@@ -1,6 +1,7 @@
 """Commands of `ricordo` that tests kill.
 
-Real commands and real kills, forked from a process that has imported everything.
+The commands and kills are real. The processes are forked from a process that has imported
+everything.
 """
 
 import os

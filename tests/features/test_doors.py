@@ -25,7 +25,7 @@ _TABLES = "(?:blocks|commits|blobs|chains|proposals)"
 _ROOT = Path(ricordo.__file__).parent
 
 
-def test_only_the_door_writes_the_tables_of_memory() -> None:
+def test_only_the_listed_modules_write_the_memory_tables() -> None:
     """No policy would check a second way to write.
 
     Use the central function, or add the module to this list with a reason.

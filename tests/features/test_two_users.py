@@ -278,17 +278,17 @@ def collect(world: World, user: str) -> None:
     )
 
 
-def test_each_tool_wrote_for_both(world: World) -> None:
+def test_each_tool_wrote_for_both_users(world: World) -> None:
     names = {name for name, _ in edits("", 0)}
     assert {(user, name) for user in USERS for name in names} == {
         which for which, count in world.done.items() if count
     }
 
 
-def test_no_model_was_asked_with_a_word_of_the_other_and_the_shared_block_reaches_both(
+def test_prompts_contain_nothing_of_the_other_user_but_the_shared_block(
     world: World,
 ) -> None:
-    for user in USERS:  # the first half is required with every turn
+    for user in USERS:  # the other half is checked after every turn
         prompt = world.asked[user]
         notes = {int(number) for number in re.findall(r"Note (\d+) for all", prompt)}
         assert SHARED in prompt
@@ -297,7 +297,7 @@ def test_no_model_was_asked_with_a_word_of_the_other_and_the_shared_block_reache
     assert re.findall(r"Note \d+ for all", world.asked["ada"]) != []
 
 
-def test_every_route_that_reads_answers_each_without_a_word_of_the_other(world: World) -> None:
+def test_read_routes_show_nothing_of_the_other_user(world: World) -> None:
     for user in USERS:
         collect(world, user)
     paths = {
@@ -335,7 +335,7 @@ def test_every_route_that_reads_answers_each_without_a_word_of_the_other(world: 
     assert known > 40
 
 
-def test_searches_and_exports_hold_nothing_of_the_other(world: World) -> None:
+def test_searches_and_exports_contain_nothing_of_the_other_user(world: World) -> None:
     for user, client in world.clients.items():
         for path in ("messages/search", "agents/messages/search", "passages/search"):
             for query in ("said so noted", CANARY["ada"], CANARY["bob"]):
@@ -366,7 +366,7 @@ def test_searches_and_exports_hold_nothing_of_the_other(world: World) -> None:
             assert len(ok(listed)) > 1, path
 
 
-def test_the_agents_own_blocks_are_as_they_were_but_for_the_shared_one(world: World) -> None:
+def test_the_agents_own_blocks_are_unchanged_except_the_shared_one(world: World) -> None:
     agent = ok(world.operator.get(f"/v1/agents/{world.agent_id}"))
     values = {block["label"]: block["value"] for block in agent["blocks"]}
     assert values.pop("course") != SHARED
@@ -376,7 +376,7 @@ def test_the_agents_own_blocks_are_as_they_were_but_for_the_shared_one(world: Wo
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_what_a_users_prompt_holds_is_the_same_by_every_route(world: World, user: str) -> None:
+def test_every_route_shows_the_same_blocks_for_a_user(world: World, user: str) -> None:
     client, agent = world.clients[user], f"/v1/agents/{world.agent_id}"
 
     def told(blocks: Any) -> dict[str, str]:
@@ -401,7 +401,7 @@ def test_what_a_users_prompt_holds_is_the_same_by_every_route(world: World, user
         assert all(f"<{label}>" in prompt and value in prompt for label, value in blocks.items())
 
 
-def test_approved_blocks_are_seen_by_this_agent_with_this_user(world: World) -> None:
+def test_approved_blocks_are_in_the_prompt_of_their_agent_and_user(world: World) -> None:
     client = world.clients["ada"]
     waiting = [
         one

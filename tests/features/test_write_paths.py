@@ -92,7 +92,9 @@ Begin = Callable[["Way", Policy], "Scene"]
 _numbers = itertools.count(1)
 
 
-def made(http: httpx2.Client, policy: str, *tools: str, value: str = BEFORE) -> tuple[str, str]:
+def make_agent(
+    http: httpx2.Client, policy: str, *tools: str, value: str = BEFORE
+) -> tuple[str, str]:
     """Make an agent with one block of this policy; return the ids of both."""
     body = {
         "model": MODEL,
@@ -125,14 +127,14 @@ def state_of(server: ServerInThread, block_id: str) -> tuple[str, str]:
     return block.label, block.value
 
 
-def proposed(server: ServerInThread, block_id: str) -> list[str | None]:
+def proposed_values(server: ServerInThread, block_id: str) -> list[str | None]:
     found = server.read(
         lambda tx: proposals.waiting(tx, blocks.get(tx, Scope(), block_id).chain_id)
     )
     return [one.value for one in found]
 
 
-def said(http: httpx2.Client, agent: str) -> str:
+def call_status(http: httpx2.Client, agent: str) -> str:
     """Return the result of the agent's call."""
     body = {"messages": [{"role": "user", "content": "Good morning, what is new with you?"}]}
     answer = http.post(f"/v1/agents/{agent}/messages", json=body)
@@ -144,16 +146,16 @@ def said(http: httpx2.Client, agent: str) -> str:
 
 
 @pytest.mark.parametrize("name", AGENTS_PATHS)
-def test_every_memory_tool_asks_the_policy(
+def test_every_memory_tool_follows_the_policy(
     server: ServerInThread, http: httpx2.Client, name: str
 ) -> None:
     for policy in POLICIES:
-        agent, block = made(http, policy, name)
+        agent, block = make_agent(http, policy, name)
         server.says(call(name, **AGENTS_PATHS[name]), "Done.")
-        status = said(http, agent)
+        status = call_status(http, agent)
         is_applied = policy in ("direct", "guarded") and name != "propose_memory_edit"
         _, value = state_of(server, block)
-        waiting = proposed(server, block)
+        waiting = proposed_values(server, block)
         if is_applied:
             assert STORED in value
             assert waiting == []
@@ -170,30 +172,30 @@ def test_every_memory_tool_asks_the_policy(
 
 
 @pytest.mark.parametrize("name", AGENTS_OTHER_PATHS)
-def test_to_delete_and_to_rename_ask_the_policy_too(
+def test_deleting_and_renaming_follow_the_policy(
     server: ServerInThread, http: httpx2.Client, name: str
 ) -> None:
     tool, arguments = AGENTS_OTHER_PATHS[name]
     for policy in ("explicit", "propose", "read_only"):
-        agent, block = made(http, policy, tool)
+        agent, block = make_agent(http, policy, tool)
         server.says(call(tool, **arguments), "Done.")
-        said(http, agent)
+        call_status(http, agent)
         assert state_of(server, block) == ("human", BEFORE)
-        assert len(proposed(server, block)) == (policy != "read_only")
+        assert len(proposed_values(server, block)) == (policy != "read_only")
         require_version(server, block, "user", 1)
 
 
-def test_every_tool_that_edits_memory_is_in_the_list(server: ServerInThread) -> None:
+def test_every_memory_editing_tool_is_tested(server: ServerInThread) -> None:
     editing = {tool.name for tool in server.runtime.toolbox if tool.edits_memory}
     assert editing | {"propose_memory_edit"} == set(AGENTS_PATHS)
 
 
 @pytest.mark.parametrize("name", OWNERS_PATHS)
-def test_an_owners_write_is_a_version_whatever_the_policy(
+def test_an_owners_write_is_a_version_under_every_policy(
     server: ServerInThread, http: httpx2.Client, name: str
 ) -> None:
     for policy in POLICIES:
-        agent, block = made(http, policy)
+        agent, block = make_agent(http, policy)
         answer = OWNERS_PATHS[name](http, agent, block)
         assert answer.status_code == 200, answer.text
         assert answer.json()["value"] == STORED
@@ -201,10 +203,10 @@ def test_an_owners_write_is_a_version_whatever_the_policy(
         require_version(server, block, "user", 2)
 
 
-def test_what_begins_with_a_secret_never_had_it(
+def test_secrets_are_redacted_when_a_block_is_created(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    _, of_agent = made(http, "direct", value=AFTER)
+    _, of_agent = make_agent(http, "direct", value=AFTER)
     loose = http.post(
         "/v1/blocks/", json={"label": "human", "value": AFTER, "description": AFTER}
     ).json()
@@ -227,10 +229,10 @@ def test_what_begins_with_a_secret_never_had_it(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret(
+def test_a_template_migration_writes_or_proposes_redacted_text(
     policy: Policy, server: ServerInThread, http: httpx2.Client
 ) -> None:
-    agent, _ = made(http, "direct")
+    agent, _ = make_agent(http, "direct")
     name = http.post("/v1/templates", json={"type": "agent", "agent_id": agent}).json()["name"]
     one = http.post(f"/v1/templates/{name}:1/agents", json={}).json()["agent_ids"][0]
     (block,) = http.get(f"/v1/agents/{one}").json()["blocks"]
@@ -251,7 +253,7 @@ def test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret
     assert [one["body"] for one in waiting] == ([STORED] if is_asked else [])
 
 
-def test_agents_of_a_letta_server_come_through_the_door(server: ServerInThread) -> None:
+def test_a_letta_import_redacts_secrets_and_writes_versions(server: ServerInThread) -> None:
     url = postgres.server().new_database(empty=True)
     letta = letta_database.fill(url)
     letta.connection.execute("UPDATE block SET value = %s WHERE label = 'loose'", [AFTER])
@@ -267,7 +269,7 @@ def test_agents_of_a_letta_server_come_through_the_door(server: ServerInThread) 
     require_version(server, letta_database.made_id("block", "human"), "user", 4)
 
 
-def test_an_import_makes_an_agent_without_blocks(
+def test_a_chat_import_creates_an_agent_without_blocks(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     made = http.post(
@@ -276,7 +278,7 @@ def test_an_import_makes_an_agent_without_blocks(
     assert http.get(f"/v1/agents/{made['agent_id']}").json()["blocks"] == []
 
 
-def test_a_course_makes_agents_without_secrets(server: ServerInThread, http: httpx2.Client) -> None:
+def test_secrets_in_a_course_file_are_redacted(server: ServerInThread, http: httpx2.Client) -> None:
     for value in (AFTER, f"Again: {AFTER}"):
         source = (
             '[[agent]]\nname = "a"\ninstructions = "b"\n[[block]]\nlabel = "notes"\nvalue = '
@@ -288,7 +290,7 @@ def test_a_course_makes_agents_without_secrets(server: ServerInThread, http: htt
     require_version(server, block["id"], "administrator", 2)
 
 
-def test_the_agent_that_files_has_an_empty_block_and_its_turns_go_through_the_door(
+def test_the_memory_agent_starts_with_an_empty_block_and_redacts_secrets(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     done = http.post("/users/ada/memories", json={"messages": f"My password is {SECRET}."}).json()
@@ -297,10 +299,12 @@ def test_the_agent_that_files_has_an_empty_block_and_its_turns_go_through_the_do
     assert not any(SECRET in str(change) for change in done["results"])
 
 
-def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: httpx2.Client) -> None:
-    agent, _ = made(http, "direct", "archival_memory_insert")
+def test_secrets_in_passages_are_redacted_on_every_path(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent, _ = make_agent(http, "direct", "archival_memory_insert")
     server.says(call("archival_memory_insert", content=AFTER), "Done.")
-    said(http, agent)
+    call_status(http, agent)
     sent = http.post(f"/v1/agents/{agent}/archival-memory", json={"text": f"Again: {AFTER}"})
     assert sent.json()[0]["text"] == f"Again: {STORED}"
     archive = http.post(
@@ -313,10 +317,8 @@ def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: http
     assert not any(SECRET in row.text for row in rows)
 
 
-def test_a_block_that_is_deleted_by_its_id_leaves_a_version(
-    server: ServerInThread, http: httpx2.Client
-) -> None:
-    _, block = made(http, "read_only")
+def test_deleting_a_block_by_id_is_a_version(server: ServerInThread, http: httpx2.Client) -> None:
+    _, block = make_agent(http, "read_only")
     chain_id = server.read(lambda tx: blocks.get(tx, Scope(), block)).chain_id
     assert http.delete(f"/v1/blocks/{block}").status_code == 200
     found = server.read(lambda tx: history.page(tx, chain_id, limit=9))
@@ -329,9 +331,9 @@ def test_a_block_that_is_deleted_by_its_id_leaves_a_version(
 def test_a_proposal_to_an_agents_block_is_approved_as_a_version_of_the_agent(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    agent, block = made(http, "propose", "memory_rethink")
+    agent, block = make_agent(http, "propose", "memory_rethink")
     server.says(call("memory_rethink", label="human", new_memory=AFTER), "It waits.")
-    said(http, agent)
+    call_status(http, agent)
     assert state_of(server, block) == ("human", BEFORE)
     (waiting,) = http.get(f"/v1/blocks/{block}/diffs").json()
     assert http.post(f"/v1/blocks/{block}/diffs/{waiting['id']}/approve").status_code == 200
@@ -339,7 +341,7 @@ def test_a_proposal_to_an_agents_block_is_approved_as_a_version_of_the_agent(
     require_version(server, block, "agent", 2)
 
 
-def test_typed_memory_writes_through_the_door(server: ServerInThread) -> None:
+def test_typed_memory_redacts_secrets_and_writes_versions(server: ServerInThread) -> None:
     client = InProcessClient(server.runtime, server.run)
     agent = client.agents.create(
         name="Coach", model=MODEL, memory_blocks=[{"label": "human", "value": AFTER}]
@@ -577,7 +579,7 @@ def begin(
     return make
 
 
-def go(scene: Scene, way: Way) -> None:
+def check_way(scene: Scene, way: Way) -> None:
     """Use this way to write, and check the text, its author, and the pending proposals."""
 
     def read(tx: Transaction) -> tuple[str | None, int, str]:
@@ -598,15 +600,15 @@ def go(scene: Scene, way: Way) -> None:
 
 
 @pytest.mark.parametrize("name", OWNERS_WAYS)
-def test_an_owner_writes_her_memory_whatever_the_policy(begin: Begin, name: str) -> None:
+def test_an_owner_can_write_under_every_policy(begin: Begin, name: str) -> None:
     way = OWNERS_WAYS[name]
     # Slow ways are tested with the strictest policy; a push does not change read-only blocks.
     strictest = "propose" if name == "git push" else "read_only"
     for policy in POLICIES if way.enters.startswith("api.users") else (strictest,):
-        go(begin(way, policy), way)
+        check_way(begin(way, policy), way)
 
 
-def test_an_owners_push_leaves_a_read_only_block_as_it_is(begin: Begin) -> None:
+def test_an_owners_push_cannot_change_a_read_only_block(begin: Begin) -> None:
     way = OWNERS_WAYS["git push"]
     scene = begin(way, "read_only")
     with pytest.raises(AssertionError, match="Give it another policy first"):
@@ -615,21 +617,19 @@ def test_an_owners_push_leaves_a_read_only_block_as_it_is(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("name", PROPOSALS_WAYS)
-def test_what_is_proposed_waits_for_her_and_is_written_as_she_decides(
-    begin: Begin, name: str
-) -> None:
+def test_proposals_wait_for_the_owner_and_apply_the_decision(begin: Begin, name: str) -> None:
     way = PROPOSALS_WAYS[name]
     for policy in POLICIES:
         if policy == "propose" or (policy != "read_only" and "git" not in name):
-            go(begin(way, policy), way)
+            check_way(begin(way, policy), way)
 
 
-def test_nothing_can_be_proposed_for_what_only_its_owner_writes(begin: Begin) -> None:
+def test_read_only_blocks_accept_no_proposals(begin: Begin) -> None:
     on = begin(PROPOSALS_WAYS["propose"], "read_only")
     assert on.http.post(f"/users/{on.name}/blocks/human/propose", json=PROPOSAL).status_code == 403
 
 
-def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(
+def test_an_edit_of_a_note_is_a_redacted_version_by_the_owner(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     owner = {"x-ricordo-user": "note-owner"}
@@ -649,7 +649,7 @@ def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(
 
 # --- a full history ---
 
-# Writes whose text is new in the history; for the `PUT`s of the ways above it is AFTER.
+# Writes whose text is new in the history. For the `PUT`s above this text is AFTER.
 NEW_TEXTS = (
     *("PUT as JSON", "PUT as Markdown", "PUT as TOML", "git push"),
     *("propose", "git push to propose/"),
@@ -680,16 +680,16 @@ def full_history(on: Scene, way: Way) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", NEW_TEXTS)
-def test_a_full_history_takes_no_new_text_on_any_way(begin: Begin, name: str) -> None:
+def test_a_full_history_refuses_new_text_on_every_path(begin: Begin, name: str) -> None:
     way = {**OWNERS_WAYS, **PROPOSALS_WAYS}[name]
     scene = begin(way, "propose")
     with full_history(scene, way), pytest.raises((AssertionError, TooLong), match=FULL):
         way.act(scene)
     unchanged = Way(way.enters, lambda _: None, BEFORE)
-    go(scene, unchanged)
+    check_way(scene, unchanged)
 
 
-def test_a_commit_in_a_remote_is_not_pulled_into_a_full_history(begin: Begin) -> None:
+def test_a_full_history_pulls_no_remote_commits(begin: Begin) -> None:
     way = OWNERS_WAYS["a commit in a git remote"]
     on = begin(way, "propose")
     bare = str(on.folder / f"{on.name}.git")
@@ -704,10 +704,10 @@ def test_a_commit_in_a_remote_is_not_pulled_into_a_full_history(begin: Begin) ->
             )
         )[-1:]
     assert FULL in remote.last_error
-    go(on, Way(way.enters, lambda _: follow(), PLAIN, author="remote"))
+    check_way(on, Way(way.enters, lambda _: follow(), PLAIN, author="remote"))
 
 
-def test_undo_and_deletion_and_decisions_are_not_refused_by_a_full_history(begin: Begin) -> None:
+def test_a_full_history_still_allows_undo_deletion_and_decisions(begin: Begin) -> None:
     way = OWNERS_WAYS["restore"]
     on = begin(way, "propose")
     first = on.send("GET", "blocks/human/history")[0]["sha"]
@@ -725,26 +725,26 @@ def test_undo_and_deletion_and_decisions_are_not_refused_by_a_full_history(begin
     assert on.server.read(history_size.wrong_ids) == []
 
 
-def test_an_agents_edit_of_a_full_history_fails_alone_and_its_turn_goes_on(
+def test_an_edit_of_a_full_history_fails_without_ending_the_turn(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     for name, arguments in AGENTS_PATHS.items():
         for policy in ("direct", "propose"):
-            agent, block = made(http, policy, name)
+            agent, block = make_agent(http, policy, name)
             chain_id = server.read(lambda tx, id=block: blocks.get(tx, Scope(), id)).chain_id
             server.write(lambda tx, id=chain_id: fill_history(tx, id))
             server.says(call(name, **arguments), "Done.")
-            assert said(http, agent) == "error", name
+            assert call_status(http, agent) == "error", name
             assert state_of(server, block) == ("human", BEFORE)
-            assert proposed(server, block) == []
+            assert proposed_values(server, block) == []
             server.write(lambda tx, id=chain_id: history_size.recount(tx, id))
             require_version(server, block, "user", 1)
 
 
-def test_a_step_that_fills_the_history_is_stored_whole(
+def test_a_step_that_fills_the_history_is_stored_completely(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    agent, block = made(http, "direct", "memory_insert", "memory")
+    agent, block = make_agent(http, "direct", "memory_insert", "memory")
     chain_id = server.read(lambda tx: blocks.get(tx, Scope(), block)).chain_id
     server.write(lambda tx: fill_history(tx, chain_id))
     server.write(lambda tx: history_size.grow(tx, chain_id, -1))

@@ -149,7 +149,7 @@ ROLES = [name for name in TEMPLATES if name != "any"]
     "share", [pytest.param(8, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)]
 )
 @pytest.mark.parametrize("template", ROLES)
-async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(
+async def test_messages_are_sent_in_the_roles_that_a_template_accepts(
     room: Room, template: str, share: int
 ) -> None:
     bodies, statuses = itertools.cycle(BODIES), itertools.cycle((400, 422, 500))
@@ -179,7 +179,7 @@ async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(
             assert await requests_of(model, serving, talk) == 1, (words, status)
 
 
-async def test_what_the_user_says_in_a_row_reaches_such_a_model_whole_and_in_order(
+async def test_consecutive_user_messages_are_joined_whole_and_in_order(
     room: Room,
 ) -> None:
     model, serving = room.open(LocalModel(template="mistral"))
@@ -194,7 +194,7 @@ async def test_what_the_user_says_in_a_row_reaches_such_a_model_whole_and_in_ord
     assert first["content"][-1]["type"] == "image_url"
 
 
-async def test_calls_and_results_stay_what_they_are_where_the_template_knows_them(
+async def test_calls_and_results_are_unchanged_where_the_template_knows_them(
     room: Room,
 ) -> None:
     model, serving = room.open(LocalModel(template="mistral"))
@@ -214,7 +214,7 @@ async def test_calls_and_results_stay_what_they_are_where_the_template_knows_the
     assert serving.bodies[-1]["tools"]
 
 
-async def test_without_roles_for_tools_the_call_and_its_result_are_told_in_words(
+async def test_without_roles_for_tools_calls_and_results_become_text(
     room: Room,
 ) -> None:
     model, serving = room.open(LocalModel(template="alternation"))
@@ -233,9 +233,7 @@ async def test_without_roles_for_tools_the_call_and_its_result_are_told_in_words
 
 
 @pytest.mark.parametrize("body", list(FIELD_BODIES))
-async def test_a_field_that_is_refused_is_left_out_once_and_the_others_stay(
-    room: Room, body: str
-) -> None:
+async def test_a_refused_field_is_left_out_and_the_others_stay(room: Room, body: str) -> None:
     paths = [
         *FIELDS,
         "messages.content.type",
@@ -268,7 +266,9 @@ async def test_a_field_that_is_refused_is_left_out_once_and_the_others_stay(
         assert len(serving.bodies[-1]["tools"]) == 2
 
 
-async def test_a_budget_has_its_other_name_and_a_schema_becomes_plain_json(room: Room) -> None:
+async def test_a_refused_output_limit_is_renamed_and_a_refused_schema_becomes_plain_json(
+    room: Room,
+) -> None:
     model, serving = room.open(LocalModel(refused_fields=("max_tokens",)))
     await requests_of(model, serving, ask("x", settings=SETTINGS))
     assert serving.bodies[-1]["max_completion_tokens"] == 300
@@ -279,7 +279,7 @@ async def test_a_budget_has_its_other_name_and_a_schema_becomes_plain_json(room:
     assert serving.bodies[-1].get("response_format") in ({"type": "json_object"}, None)
 
 
-async def test_a_value_that_is_refused_says_nothing_of_other_values(room: Room) -> None:
+async def test_refusing_one_value_of_a_field_does_not_rule_out_others(room: Room) -> None:
     def too_hot(model: LocalModel, body: dict[str, Any]) -> bool:
         return bool(body.get("temperature", 0) > 2)
 
@@ -292,7 +292,9 @@ async def test_a_value_that_is_refused_says_nothing_of_other_values(room: Room) 
     assert serving.bodies[-1]["temperature"] == 0.7
 
 
-async def test_a_forced_tool_becomes_the_only_one_then_a_choice(room: Room) -> None:
+async def test_a_refused_forced_tool_becomes_the_only_tool_and_a_required_call_a_choice(
+    room: Room,
+) -> None:
     def is_by_name(model: LocalModel, body: dict[str, Any]) -> bool:
         return isinstance(body.get("tool_choice"), dict)
 
@@ -342,7 +344,7 @@ STREAMING = (
 )
 
 
-async def test_a_model_that_is_served_as_a_stream_alone_answers_those_who_want_the_whole(
+async def test_a_model_that_only_streams_also_answers_requests_without_streaming(
     room: Room,
 ) -> None:
     for words, body in zip(STREAMING, itertools.cycle(BODIES), strict=False):
@@ -356,7 +358,7 @@ async def test_a_model_that_is_served_as_a_stream_alone_answers_those_who_want_t
         assert await requests_of(model, serving, ask("y")) == 1, words
 
 
-async def test_a_server_without_streams_answers_those_who_want_pieces(room: Room) -> None:
+async def test_a_server_without_streams_also_answers_streaming_requests(room: Room) -> None:
     for words in (
         "Streaming is not supported",
         "stream: unsupported",
@@ -373,7 +375,7 @@ async def test_a_server_without_streams_answers_those_who_want_pieces(room: Room
 
 
 @pytest.mark.parametrize("most", [64, 256, 4_096])
-async def test_an_output_budget_that_is_too_large_is_lowered_once(room: Room, most: int) -> None:
+async def test_a_too_large_output_limit_is_lowered_once(room: Room, most: int) -> None:
     request = ask("x", settings=ModelSettings(max_output_tokens=16_000))
     # The refusal and the request may have different names for the field.
     for refused, name in (((), "max_tokens"), (("max_tokens",), "max_completion_tokens")):
@@ -383,7 +385,7 @@ async def test_an_output_budget_that_is_too_large_is_lowered_once(room: Room, mo
         assert await requests_of(model, serving, request) == 1
 
 
-async def test_a_budget_that_leaves_no_room_for_the_prompt_is_lowered_for_that_call(
+async def test_an_output_limit_that_leaves_no_room_for_the_prompt_is_lowered_for_that_call(
     room: Room,
 ) -> None:
     words = (
@@ -398,7 +400,7 @@ async def test_a_budget_that_leaves_no_room_for_the_prompt_is_lowered_for_that_c
     assert 20_000 < serving.bodies[-1]["max_tokens"] < 32_768
 
 
-async def test_what_no_form_helps_against_is_an_error_after_a_few_tries(room: Room) -> None:
+async def test_a_refusal_that_no_change_helps_is_an_error_after_a_few_tries(room: Room) -> None:
     for words, most in (
         ("Bad Request", 4),
         ("Invalid API key", 1),
@@ -412,7 +414,7 @@ async def test_what_no_form_helps_against_is_an_error_after_a_few_tries(room: Ro
         assert not model.learned.dialect.lines()
 
 
-async def test_a_server_that_fails_for_a_moment_teaches_nothing_that_costs_tools(
+async def test_a_passing_server_error_does_not_remove_tools_from_later_requests(
     room: Room,
 ) -> None:
     broken = LocalModel(refuses=lambda _m, _b: True, refusal_words="boom", status=500)
@@ -424,7 +426,7 @@ async def test_a_server_that_fails_for_a_moment_teaches_nothing_that_costs_tools
     assert serving.bodies[-1]["tools"]
 
 
-async def test_a_failure_that_passes_by_itself_teaches_nothing_however_often_it_comes(
+async def test_a_passing_failure_teaches_nothing_however_often_it_comes(
     room: Room,
 ) -> None:
     request = ask("A", "B", tools=[WEATHER])
@@ -450,7 +452,7 @@ def _first(times: int) -> Callable[[LocalModel, dict[str, Any]], bool]:
     return lambda _model, _body: bool(left and left.pop())
 
 
-async def test_calls_that_meet_the_same_outage_prove_no_more_than_one(room: Room) -> None:
+async def test_concurrent_calls_during_one_outage_count_as_one_proof(room: Room) -> None:
     model, serving = room.open(LocalModel(template="mistral", template_words="E17"))
     await asyncio.gather(*(whole_reply(model, ask("A", "B")) for _ in range(10)))
     assert not model.learned.dialect.lines()
@@ -464,7 +466,7 @@ async def test_calls_that_meet_the_same_outage_prove_no_more_than_one(room: Room
     assert model.learned.dialect.by_turns
 
 
-async def test_lessons_are_kept_across_starts_and_for_some_days_only(
+async def test_lessons_survive_restarts_and_expire_after_some_days(
     room: Room, tmp_path: Path
 ) -> None:
     room.learned.keep_in(tmp_path)
@@ -489,7 +491,7 @@ async def test_lessons_are_kept_across_starts_and_for_some_days_only(
     assert not model.learned.dialect.lines()
 
 
-async def test_a_damaged_file_of_lessons_is_no_fault(room: Room, tmp_path: Path) -> None:
+async def test_a_damaged_file_of_lessons_is_ignored(room: Room, tmp_path: Path) -> None:
     for content in (b"", b"{", b"[1]", b'{"a": 1}', b'[{"key": 1}]', b"\xff"):
         (tmp_path / "learned_models.json").write_bytes(content)
         learned = LearnedDialects()
@@ -497,7 +499,7 @@ async def test_a_damaged_file_of_lessons_is_no_fault(room: Room, tmp_path: Path)
         assert not learned.get(("", "x", "y")).lines()
 
 
-async def test_what_one_organizations_requests_taught_counts_for_no_other(room: Room) -> None:
+async def test_lessons_of_one_organization_do_not_apply_to_others(room: Room) -> None:
     model, serving = room.open(LocalModel(refused_fields=("temperature",)), owner="org-1")
     await requests_of(model, serving, ask("x", settings=SETTINGS))
     assert model.learned.dialect.lines()
@@ -506,7 +508,7 @@ async def test_what_one_organizations_requests_taught_counts_for_no_other(room: 
         assert not other.learned.dialect.lines()
 
 
-async def test_lessons_are_bounded() -> None:
+async def test_the_number_of_lessons_is_bounded() -> None:
     learned = LearnedDialects()
     for number in range(1_100):
         lessons_of(ModelInfo(f"x/{number}", "x", str(number), "openai"), learned).learn_window(
@@ -515,7 +517,7 @@ async def test_lessons_are_bounded() -> None:
     assert len(learned._entries) == 1_000
 
 
-async def test_a_window_that_was_learned_is_void_when_the_server_tells_another(room: Room) -> None:
+async def test_a_learned_window_is_void_when_the_server_reports_another(room: Room) -> None:
     model, serving = room.open(LocalModel())
     model.learned.learn_window(4_000)
     assert model.learned.window == 4_000
@@ -545,7 +547,7 @@ def strict_claude(refuses: Callable[[dict[str, Any]], str | None]) -> Callable[[
     return answer
 
 
-async def test_a_providers_own_library_is_told_what_was_refused_once(
+async def test_an_sdk_request_is_adapted_once_after_a_refusal(
     connections: Connections, waits: Waits
 ) -> None:
     def budget(body: dict[str, Any]) -> str | None:
@@ -586,7 +588,7 @@ async def test_a_providers_own_library_is_told_what_was_refused_once(
             assert kept, name
 
 
-async def test_a_providers_own_library_asks_for_less_where_the_prompt_leaves_less_room(
+async def test_an_sdk_request_gets_a_lower_output_limit_when_the_prompt_needs_the_room(
     connections: Connections, waits: Waits
 ) -> None:
     def refuses(body: dict[str, Any]) -> str | None:
@@ -606,7 +608,7 @@ async def test_a_providers_own_library_asks_for_less_where_the_prompt_leaves_les
         assert len(server.requests) == 2
 
 
-async def test_a_providers_own_library_judges_length_by_words_and_size(
+async def test_an_sdk_error_counts_as_too_long_by_its_words_and_the_requests_size(
     connections: Connections, waits: Waits
 ) -> None:
     for words in ("El contexto supera el límite (4000 tokens)", "CONTEXT_TOO_LARGE", "输入过长"):

@@ -18,7 +18,7 @@ async def receiver() -> AsyncIterator[ModelServer]:
         yield server
 
 
-def test_only_numbers_of_the_world_outside_are_public() -> None:
+def test_only_ip_addresses_of_the_public_internet_are_public() -> None:
     inner = (
         "127.0.0.1 127.9.9.9 10.0.0.1 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 "
         "100.100.100.200 168.63.129.16 224.0.0.1 239.1.1.1 255.255.255.255 192.0.2.1 198.18.0.1 "
@@ -31,7 +31,7 @@ def test_only_numbers_of_the_world_outside_are_public() -> None:
     assert [number for number in outer if not is_public(number)] == []
 
 
-def test_what_cannot_be_called_is_refused_before_anything_is_done() -> None:
+def test_an_invalid_or_private_url_is_refused_before_any_connection() -> None:
     for url, words in (
         ("ftp://example.com/", "must begin with http"),
         ("/only/a/path", "must begin with http"),
@@ -54,7 +54,7 @@ def test_what_cannot_be_called_is_refused_before_anything_is_done() -> None:
 
 
 @pytest.mark.parametrize("found", [["127.0.0.1"], ["8.8.8.8", "10.0.0.1"], ["8.8.8.8", "::1"], []])
-async def test_a_name_that_leads_to_a_private_address_is_refused(
+async def test_a_name_that_resolves_to_a_private_address_is_refused(
     found: list[str], receiver: ModelServer
 ) -> None:
     async def lookup(_host: str, _port: int) -> list[str]:
@@ -68,15 +68,13 @@ async def test_a_name_that_leads_to_a_private_address_is_refused(
 @pytest.mark.parametrize(
     "host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1", "localhost.localdomain"]
 )
-async def test_other_ways_to_write_loopback_are_refused_too(
-    host: str, receiver: ModelServer
-) -> None:
+async def test_other_spellings_of_loopback_are_refused(host: str, receiver: ModelServer) -> None:
     with pytest.raises((Invalid, Unavailable)):
         await post(f"http://{host}:{receiver.port}/", b"{}", {})
     assert receiver.connections == 0
 
 
-async def test_the_connection_goes_to_the_number_that_was_checked(
+async def test_the_connection_uses_the_ip_address_that_was_checked(
     receiver: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -103,7 +101,7 @@ async def test_the_connection_goes_to_the_number_that_was_checked(
     assert seen.body == {"a": 1}
 
 
-async def test_the_next_number_of_a_name_is_tried_where_nobody_answers_at_the_first(
+async def test_the_next_ip_address_of_a_name_is_tried_after_a_failed_connection(
     receiver: ModelServer,
 ) -> None:
     async def lookup(_host: str, _port: int) -> list[str]:
@@ -124,20 +122,20 @@ async def test_a_redirect_is_not_followed(receiver: ModelServer) -> None:
     assert len(receiver.requests) == 1
 
 
-async def test_an_answer_that_does_not_come_in_time_is_a_failure(receiver: ModelServer) -> None:
+async def test_a_response_that_takes_too_long_is_a_failure(receiver: ModelServer) -> None:
     receiver.push(Answer(delay=30))
     with pytest.raises(Unavailable, match=r"within 0\.1 seconds"):
         await post(f"{receiver.root}/", b"{}", {}, allow_private=True, timeout=0.1)
 
 
-async def test_an_endless_answer_is_not_read(receiver: ModelServer) -> None:
+async def test_the_body_of_a_response_is_not_read(receiver: ModelServer) -> None:
     receiver.push(Answer(pieces=(b"x" * 1000,) * 1000))
     assert (
         await asyncio.wait_for(post(f"{receiver.root}/", b"{}", {}, allow_private=True), 2) == 200
     )
 
 
-async def test_a_proxy_of_the_environment_is_not_asked(
+async def test_a_proxy_from_the_environment_is_not_used(
     receiver: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -145,12 +143,12 @@ async def test_a_proxy_of_the_environment_is_not_asked(
     assert (await post(f"{receiver.root}/", b"{}", {}, allow_private=True)) == 200
 
 
-async def test_an_address_nobody_answers_at_is_unavailable() -> None:
+async def test_an_unreachable_address_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="could not be reached"):
         await post("http://127.0.0.1:1/", b"{}", {}, allow_private=True)
 
 
-async def test_the_certificate_has_to_be_of_the_name_that_was_asked_for(
+async def test_the_certificate_must_be_for_the_requested_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[httpx2.Request] = []
@@ -169,7 +167,7 @@ async def test_the_certificate_has_to_be_of_the_name_that_was_asked_for(
     assert request.extensions["sni_hostname"] == request.headers["host"] == "xn--bcher-kva.example"
 
 
-def test_silence_and_connecting_have_their_own_limits() -> None:
+def test_connecting_and_reading_have_separate_timeouts() -> None:
     for connections in (Connections(600), PublicConnections(600)):
         assert connections.client().timeout.as_dict() == {
             "connect": 10,
@@ -180,7 +178,7 @@ def test_silence_and_connecting_have_their_own_limits() -> None:
     assert Connections(3).timeout.connect == 3
 
 
-async def test_a_model_on_this_machine_is_asked_without_the_proxy_of_the_environment(
+async def test_a_model_on_this_machine_is_called_without_the_environments_proxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with ModelServer() as proxy, ModelServer() as server:
@@ -196,9 +194,7 @@ async def test_a_model_on_this_machine_is_asked_without_the_proxy_of_the_environ
         await connections.close()
 
 
-async def test_for_addresses_of_users_a_name_that_leads_inside_is_refused_before_anything_is_sent() -> (
-    None
-):
+async def test_a_users_address_that_resolves_to_a_private_one_is_refused_before_sending() -> None:
     behind = {
         "one.example": ["127.0.0.1"],
         "two.example": ["1.1.1.1", "10.0.0.1"],

@@ -148,7 +148,7 @@ TOO_LARGE = {
 
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("name", TOO_LARGE)
-async def test_an_answer_that_is_too_large_fails_once(
+async def test_a_too_large_answer_fails_without_a_retry(
     model: OpenAICompatibleModel, server: ModelServer, waits: Waits, name: str
 ) -> None:
     streams, make_answer = TOO_LARGE[name]
@@ -163,7 +163,7 @@ async def test_an_answer_that_is_too_large_fails_once(
 
 
 @pytest.mark.usefixtures("bounds")
-async def test_an_answer_just_within_the_bounds_is_taken(
+async def test_an_answer_just_within_the_limits_is_accepted(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     text = "a word " * (answer_bounds.ANSWER_CHARACTERS // 7)
@@ -179,7 +179,7 @@ async def test_an_answer_just_within_the_bounds_is_taken(
 
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("streams", [False, True])
-async def test_an_sdks_answers_have_the_same_bounds(
+async def test_answers_of_an_sdk_have_the_same_limits(
     claude_model: ChatModel,
     server: ModelServer,
     connections: Connections,
@@ -210,7 +210,7 @@ async def test_an_sdks_answers_have_the_same_bounds(
 
 
 @pytest.mark.usefixtures("bounds")
-async def test_an_error_of_any_size_is_read_to_its_limit_and_means_what_its_status_says(
+async def test_a_very_large_error_is_cut_and_classified_by_its_status(
     model: OpenAICompatibleModel, claude_model: ChatModel, server: ModelServer, waits: Waits
 ) -> None:
     words = json.dumps({"error": {"message": "Slow down."}}).encode()
@@ -236,7 +236,7 @@ DRIPS: dict[str, Callable[[], Answer]] = {
 
 
 @pytest.mark.parametrize("name", DRIPS)
-async def test_a_server_that_drips_is_not_listened_to_for_ever(
+async def test_a_server_that_sends_a_few_bytes_at_a_time_times_out(
     server: ModelServer,
     hasty: Connections,
     waits: Waits,
@@ -259,7 +259,7 @@ async def test_a_server_that_drips_is_not_listened_to_for_ever(
 
 
 @pytest.mark.usefixtures("bounds")
-async def test_lists_and_vectors_have_bounds_too(
+async def test_model_lists_and_vectors_have_limits_too(
     server: ModelServer, connections: Connections, waits: Waits
 ) -> None:
     provider = Provider("vllm", server.url, "vllm")
@@ -294,7 +294,7 @@ ODD_IDS = {
 
 @pytest.mark.parametrize("name", ODD_IDS)
 @pytest.mark.parametrize("streams", [False, True])
-async def test_an_id_that_a_provider_would_refuse_becomes_one_of_ours(
+async def test_an_id_that_a_provider_would_refuse_is_replaced(
     model: OpenAICompatibleModel, server: ModelServer, name: str, streams: bool
 ) -> None:
     rows = [
@@ -327,7 +327,7 @@ async def test_an_id_that_a_provider_would_refuse_becomes_one_of_ours(
     assert told == (ids if streams else [])
 
 
-async def test_a_plain_id_of_a_model_is_kept_as_it_is(
+async def test_a_valid_id_of_a_model_is_kept(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     for id in ("functions.get_weather:0", "a" * 40, "toolu_01", "9"):
@@ -336,14 +336,14 @@ async def test_a_plain_id_of_a_model_is_kept_as_it_is(
         assert [part.call_id for part in reply.parts if isinstance(part, ToolCallPart)] == [id]
 
 
-def test_a_long_id_that_is_stored_goes_out_short_with_its_result() -> None:
+def test_a_long_stored_id_is_shortened_in_the_call_and_its_result() -> None:
     rows = to_messages([said("assistant", weather_call(LONG)), said("tool", weather_return(LONG))])
     sent = rows[0]["tool_calls"][0]["id"]
     assert sent == rows[1]["tool_call_id"]
     assert len(sent) <= 40
 
 
-async def test_a_model_that_makes_too_many_calls_is_told_once(
+async def test_a_model_that_makes_too_many_calls_is_corrected_once(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     many = completion(

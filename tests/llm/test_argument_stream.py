@@ -21,7 +21,7 @@ def cut(text: str, places: list[int]) -> list[str]:
     return [text[start:end] for start, end in pairwise(edges)]
 
 
-def test_a_text_comes_as_it_is_written_and_the_other_arguments_as_json() -> None:
+def test_the_text_argument_is_streamed_as_text_and_the_others_as_json() -> None:
     stream = ArgumentStream("thinking")
     pieces = (
         '{"thin',
@@ -41,7 +41,7 @@ def test_a_text_comes_as_it_is_written_and_the_other_arguments_as_json() -> None
     ]
 
 
-def test_escapes_and_halves_of_characters_wait_until_they_are_whole() -> None:
+def test_incomplete_escapes_and_surrogate_pairs_wait_until_they_are_complete() -> None:
     stream = ArgumentStream("a")
     pieces = ('{"a":"', "\\", "n\\u00", "e9\\ud8", "3d", "\\", "u", "de0", "0!", '"}')
     texts = ["", "", "\n", "é", "", "", "", "", "😀!", ""]
@@ -51,7 +51,7 @@ def test_escapes_and_halves_of_characters_wait_until_they_are_whole() -> None:
     ]
 
 
-def test_a_key_that_holds_no_text_is_passed_on() -> None:
+def test_a_text_argument_that_is_no_text_stays_in_the_json() -> None:
     assert read(['{"message": {"message": "x"}, "a": "b"}']) == (
         "",
         '{"message":{"message":"x"},"a":"b"}',
@@ -85,7 +85,7 @@ _cuts = st.lists(st.integers(0, 1000), max_size=12)
 
 
 @given(_object, _cuts, st.booleans(), st.sampled_from((None, 1)))
-def test_any_cut_of_any_object_gives_what_it_holds_and_never_too_much(
+def test_any_object_cut_anywhere_is_read_completely(
     value: dict[str, Any], cuts: list[int], ascii_only: bool, indent: int | None
 ) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
@@ -113,7 +113,7 @@ def test_broken_json_never_raises(
     read(list(text))
 
 
-def test_nothing_comes_from_broken_json_on() -> None:
+def test_reading_stops_where_the_json_is_broken() -> None:
     for broken in (
         "",
         " ",

@@ -1,6 +1,6 @@
 """Pieces of streamed calls with wrong, missing or repeated ids, names and indexes.
 
-Also impossible token counts.
+Impossible token counts are tested too.
 """
 
 import itertools
@@ -95,7 +95,7 @@ def test_pieces_of_a_call_belong_to_the_open_one_however_they_are_numbered(cut: 
         assert calls_of(reply) == expected, how
 
 
-def test_a_head_under_the_first_calls_index_takes_the_arguments_under_the_next() -> None:
+def test_a_call_under_an_earlier_index_gets_the_arguments_under_the_next_index() -> None:
     head = piece(0, "call_b", "get_weather", "")
     assert calls_of(
         built([piece(0, "call_a", "get_weather", TEA), head, piece(1, None, None, ROME)])
@@ -105,7 +105,7 @@ def test_a_head_under_the_first_calls_index_takes_the_arguments_under_the_next()
     ]
 
 
-def test_heads_come_first_and_their_arguments_later_under_other_numbers() -> None:
+def test_arguments_that_follow_all_the_names_are_assigned_to_their_calls() -> None:
     heads = [piece(number, f"call_{number}", "get_weather", "") for number in range(3)]
     rests = [piece(number + 5, None, None, f'{{"city": "{number}"}}') for number in range(3)]
     assert [call[1]["city"] for call in calls_of(built([*heads, *rests]))] != []
@@ -115,7 +115,7 @@ def test_heads_come_first_and_their_arguments_later_under_other_numbers() -> Non
     assert [call[1]["city"] for call in calls_of(built([*heads, *together]))] == ["0", "1", "2"]
 
 
-def test_a_call_without_arguments_is_not_given_those_of_others() -> None:
+def test_a_call_without_arguments_does_not_get_those_of_others() -> None:
     pieces = [
         piece(0, "a", "get_time", ""),
         piece(1, "b", "get_weather", ROME),
@@ -158,7 +158,7 @@ ODD = (
         "cached_tokens",
     ],
 )
-def test_an_odd_count_never_costs_the_answer(field: str) -> None:
+def test_an_invalid_token_count_does_not_lose_the_answer(field: str) -> None:
     for count in ODD:
         for usage in (
             {field: count},
@@ -181,7 +181,7 @@ def test_an_odd_count_never_costs_the_answer(field: str) -> None:
             assert reply.usage.total_tokens > 0
 
 
-def test_numbers_as_texts_count() -> None:
+def test_token_counts_sent_as_text_are_read() -> None:
     payload = {
         "choices": [{"message": {"content": "Hi."}}],
         "usage": {"prompt_tokens": "12", "completion_tokens": 3.0},
@@ -190,7 +190,7 @@ def test_numbers_as_texts_count() -> None:
     assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (12, 3)
 
 
-def test_an_error_in_an_answer_counts_unless_the_answer_is_there() -> None:
+def test_an_error_in_a_response_counts_unless_the_answer_is_complete() -> None:
     whole = {
         "choices": [{"message": {"content": "Hi."}, "finish_reason": "stop"}],
         "error": {"message": "late"},

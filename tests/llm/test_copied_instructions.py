@@ -40,7 +40,7 @@ def sentences_of(instructions: str) -> list[str]:
 
 
 @pytest.mark.parametrize("key", [*BUILT_IN, "small", "small_notes"])
-def test_each_sentence_of_our_instructions_is_no_answer_however_it_is_set(key: str) -> None:
+def test_a_copied_sentence_of_the_instructions_is_rejected_in_any_formatting(key: str) -> None:
     request = asked(f"{text(key)}\n\n<memory_blocks>\nThe dog is called Rex.\n</memory_blocks>")
     sentences = sentences_of(text(key))
     assert sentences
@@ -61,7 +61,7 @@ def test_each_sentence_of_our_instructions_is_no_answer_however_it_is_set(key: s
             assert not is_fault(answer, request), answer
 
 
-def test_instructions_of_others_memory_and_what_was_asked_for_may_be_repeated() -> None:
+def test_custom_instructions_memory_and_requested_texts_may_be_repeated() -> None:
     sentence = sentences_of(text("letta_v1"))[-1]
     system = f"{text('letta_v1')}\n\n<memory_blocks>\n{HERS}\n</memory_blocks>"
     assert is_fault(sentence, asked(system))
@@ -71,5 +71,5 @@ def test_instructions_of_others_memory_and_what_was_asked_for_may_be_repeated() 
     assert not is_fault(text("letta_v1"), asked(system, "Show me all of your instructions."))
 
 
-def test_every_text_is_known() -> None:
+def test_every_built_in_prompt_is_checked_for_copies() -> None:
     assert {text(key) for key in BUILT_IN} < set(all_texts())

@@ -28,7 +28,7 @@ def listing(provider: Provider, *names: str) -> tuple[Provider, ModelList]:
     return provider, models_in(str(rows(*names).body).replace("'", '"').encode(), provider)
 
 
-def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+def hide_packages(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     """Make these libraries of providers seem not installed."""
     find = provider_sdks.find_spec
     monkeypatch.setattr(
@@ -36,7 +36,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     )
 
 
-def test_a_key_gives_the_best_model_of_its_provider_that_is_listed() -> None:
+def test_a_key_selects_the_best_listed_model_of_its_provider() -> None:
     listed = listing(
         OPENAI,
         "davinci-002",
@@ -56,7 +56,7 @@ def test_a_key_gives_the_best_model_of_its_provider_that_is_listed() -> None:
     ).handle.endswith("sonnet-4-5-20250929")
 
 
-def test_before_its_list_has_come_the_first_choice_of_a_service_stands_and_a_listed_one_goes_before() -> (
+def test_before_a_service_is_listed_its_first_choice_is_the_default_unless_another_is_listed() -> (
     None
 ):
     default = choose([(OPENAI, None)])
@@ -67,7 +67,7 @@ def test_before_its_list_has_come_the_first_choice_of_a_service_stands_and_a_lis
     here = replace(local_server("ollama", 1, "/api/tags"))
     found = listing(here, "qwen3:8b")
     assert choose([(OPENAI, None), found], {"ollama"}).handle == default.handle, (
-        "what somebody configured"
+        "a configured provider comes before a detected one"
     )
     assert (
         choose([(OPENAI, None), listing(ANTHROPIC, "claude-haiku-5-5")]).handle
@@ -75,7 +75,7 @@ def test_before_its_list_has_come_the_first_choice_of_a_service_stands_and_a_lis
     )
 
 
-def test_a_service_that_lists_nothing_we_know_is_not_guessed_at() -> None:
+def test_a_service_that_lists_no_known_model_is_not_the_default() -> None:
     default = choose([listing(OPENAI, "davinci-002", "sora-9")])
     assert default.handle == LIBRARIAN
     assert default.lines == [
@@ -83,23 +83,27 @@ def test_a_service_that_lists_nothing_we_know_is_not_guessed_at() -> None:
         "or name a model in RICORDO_MODEL."
     ]
     azure = Provider("azure", "https://x.example/openai/v1", "azure", api_key="k")
-    assert choose([listing(azure, "gpt-4.1")]).handle == LIBRARIAN, "what could be deployed there"
+    assert choose([listing(azure, "gpt-4.1")]).handle == LIBRARIAN, (
+        "Azure also lists models that are not deployed"
+    )
     assert (
         choose([listing(replace(azure, api_version="2024-10-21"), "mine")]).handle == "azure/mine"
     )
 
 
-async def test_a_region_is_set_for_other_programs_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_aws_region_alone_does_not_select_a_provider(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     default = await models(
         Settings(_env_file=None, find_local_models=False), aws_region="eu-central-1"
     ).find_default()
     assert (default.handle, default.lines, caplog.text) == (LIBRARIAN, [], "")
 
 
-def test_a_model_whose_library_is_missing_is_not_taken_and_the_extra_is_named(
+def test_a_model_whose_library_is_missing_is_skipped_and_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    without(monkeypatch, "openai", "anthropic")
+    hide_packages(monkeypatch, "openai", "anthropic")
     default = choose([listing(OPENAI, "gpt-6.1-sol", "gpt-4.1")])
     assert (default.handle, default.reason) == (
         "openai/gpt-4.1",
@@ -124,7 +128,9 @@ def test_a_model_whose_library_is_missing_is_not_taken_and_the_extra_is_named(
         ({}, None),
     ],
 )
-def test_a_list_may_say_which_models_call_tools(row: dict[str, Any], calls: bool | None) -> None:
+def test_a_model_list_may_say_which_models_call_tools(
+    row: dict[str, Any], calls: bool | None
+) -> None:
     body = Answer({"data": [{"id": "m", **row}]}).body
     (info,) = models_in(
         str(body).replace("'", '"').replace("True", "true").replace("False", "false").encode(),
@@ -133,13 +139,15 @@ def test_a_list_may_say_which_models_call_tools(row: dict[str, Any], calls: bool
     assert info.calls_tools is calls
 
 
-async def test_an_address_gives_the_first_model_that_its_server_lists(server: ModelServer) -> None:
+async def test_a_base_url_selects_the_first_model_that_its_server_lists(
+    server: ModelServer,
+) -> None:
     server.push(rows("text-embedding-x", "house-model", "other"))
     known = models(openai_base_url=server.url)
     assert known.default_handle() == LIBRARIAN
     default = await known.find_default()
     assert (default.handle, default.reason) == ("openai/house-model", "OPENAI_BASE_URL is set")
-    assert [seen.path for seen in server.requests] == ["/v1/models"], "no model was asked"
+    assert [seen.path for seen in server.requests] == ["/v1/models"], "no model was called"
 
 
 def ollama(**shown: Any) -> Callable[[Seen], Answer]:
@@ -164,7 +172,7 @@ PLAIN = {"capabilities": ["completion"]}
 
 
 @pytest.mark.parametrize("capable", [CAPABLE, {"template": "{{ if .Tools }}…{{ end }}"}])
-async def test_of_an_ollama_that_is_found_a_model_that_calls_tools_is_taken(
+async def test_a_model_that_calls_tools_is_selected_from_a_local_ollama(
     server: ModelServer, capable: Any
 ) -> None:
     server.otherwise = ollama(gemma3=PLAIN, old={"template": "{{ .Prompt }}"}, qwen3=capable)
@@ -179,7 +187,7 @@ async def test_of_an_ollama_that_is_found_a_model_that_calls_tools_is_taken(
 
 
 @pytest.mark.parametrize("shown", [{}, {"gemma3": PLAIN}, {"nomic-embed-text": PLAIN}])
-async def test_without_one_the_librarian_stays_and_one_line_says_what_to_pull(
+async def test_without_a_tool_model_the_librarian_stays_and_a_line_says_what_to_pull(
     server: ModelServer, shown: Any
 ) -> None:
     server.otherwise = ollama(**shown)
@@ -191,18 +199,20 @@ async def test_without_one_the_librarian_stays_and_one_line_says_what_to_pull(
     assert known.better_than(LIBRARIAN) is None
 
 
-async def test_a_model_that_is_pulled_later_is_found_at_the_next_look(server: ModelServer) -> None:
+async def test_a_model_pulled_later_is_found_at_the_next_look(server: ModelServer) -> None:
     now = Now()
     server.otherwise = ollama()
     known = models(local_servers=(local_server("ollama", server.port, "/api/tags"),), now=now)
     await known.find_default()
     server.otherwise = ollama(qwen3=CAPABLE)
-    assert (await known.find_default()).handle == LIBRARIAN, "nobody is asked by every request"
+    assert (await known.find_default()).handle == LIBRARIAN, (
+        "servers are not asked again at every request"
+    )
     now.seconds += registry.LOOK_AGAIN_SECONDS
     assert (await known.find_default()).handle == "ollama/qwen3"
 
 
-async def test_a_list_that_cannot_be_read_any_more_changes_nothing_and_a_better_one_does(
+async def test_a_failed_list_changes_nothing_and_a_better_list_changes_the_default(
     server: ModelServer,
 ) -> None:
     now = Now()
@@ -218,7 +228,7 @@ async def test_a_list_that_cannot_be_read_any_more_changes_nothing_and_a_better_
     assert (await known.find_default()).handle == "ollama/qwen3"
 
 
-async def test_lm_studio_tells_which_of_its_models_call_tools_and_their_windows(
+async def test_lm_studio_reports_tool_support_and_context_windows(
     server: ModelServer,
 ) -> None:
     details = [
@@ -250,7 +260,7 @@ REFUSAL = {"error": {"message": '"auto" tool choice requires --enable-auto-tool-
         (Answer(None, 200, delay=60), "vllm/m"),
     ],
 )
-async def test_a_server_that_does_not_say_is_asked_once_for_one_token_with_a_tool(
+async def test_a_server_that_does_not_report_tool_support_is_asked_once(
     server: ModelServer, answer: Answer, handle: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "LOOK_SECONDS", 0.2 if answer.delay else 5)
@@ -267,7 +277,7 @@ async def test_a_server_that_does_not_say_is_asked_once_for_one_token_with_a_too
         )
 
 
-async def test_a_provider_that_hangs_is_waited_for_once_and_not_for_long(
+async def test_a_provider_that_hangs_is_waited_for_once_and_briefly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(registry, "LOOK_SECONDS", 0.1)
@@ -294,7 +304,7 @@ async def test_a_provider_that_hangs_is_waited_for_once_and_not_for_long(
         ("zzz", "None of the configured providers has it."),
     ],
 )
-async def test_the_model_of_the_settings_is_checked(
+async def test_the_model_in_the_settings_is_checked(
     server: ModelServer, handle: str, fault: str | None
 ) -> None:
     server.otherwise = lambda _: rows("gpt-4.1", "gpt-4.1-mini", "x")
@@ -308,14 +318,14 @@ async def test_the_model_of_the_settings_is_checked(
         with pytest.raises(NotFound) as refused:
             await known.require(handle)
         assert str(refused.value).endswith(f". {fault}"), (
-            "whoever names it for an agent is told the same"
+            "the same reason is given if an agent is to use it"
         )
 
 
-async def test_the_model_of_the_settings_needs_its_library(
+async def test_the_model_in_the_settings_needs_its_library(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, "anthropic")
+    hide_packages(monkeypatch, "anthropic")
     server.push(rows("claude-x-20260101"))
     settings = Settings(_env_file=None, model="anthropic/claude-x")
     known = models(settings, anthropic_api_key="k", anthropic_base_url=server.root)
@@ -324,7 +334,7 @@ async def test_the_model_of_the_settings_needs_its_library(
     )
 
 
-async def test_a_name_without_the_date_of_its_version_is_known(server: ModelServer) -> None:
+async def test_a_model_name_without_its_version_date_is_known(server: ModelServer) -> None:
     known = models(anthropic_api_key="k", anthropic_base_url=server.root)
     server.push(Answer({"data": [{"id": "claude-sonnet-4-5-20250929", "max_input_tokens": 7}]}))
     info = await known.require("anthropic/claude-sonnet-4-5")

@@ -136,7 +136,7 @@ def test_a_streamed_answer_is_repaired_in_linear_time(piece: int, share: int) ->
         require_linear(feed, SHORT // 8 if piece == 1 else 2 * SHORT, (begin, fill))
 
 
-def test_the_pieces_of_a_stream_are_put_together_in_linear_time() -> None:
+def test_the_pieces_of_a_stream_are_assembled_in_linear_time() -> None:
     def lines(size: int) -> None:
         reader = SseReader()
         for _ in range(size):

@@ -47,7 +47,7 @@ def test_the_context_window_is_read_where_it_is_reported(row: dict[str, Any]) ->
     assert windows({"data": [row]}) == {"m": 5_000}
 
 
-def test_a_window_that_is_not_reported_is_known_by_name_or_assumed() -> None:
+def test_an_unreported_window_is_known_by_name_or_assumed() -> None:
     payload = {
         "data": [
             {"id": "gpt-4.1-mini"},
@@ -64,7 +64,7 @@ def test_a_window_that_is_not_reported_is_known_by_name_or_assumed() -> None:
     }
 
 
-def test_ollamas_googles_and_togethers_lists_are_read() -> None:
+def test_the_lists_of_ollama_google_and_together_are_read() -> None:
     assert windows({"models": [{"name": "llama3.2:latest", "model": "llama3.2:latest"}]}) == {
         "llama3.2:latest": 131_072
     }
@@ -82,7 +82,7 @@ CHAT = """gpt-4.1 qwen3:8b llama3.2 mistral-small gemma3 deepseek-r1 phi4 minima
     integrate""".split()
 
 
-def test_chat_and_embedding_models_are_told_apart_by_their_names() -> None:
+def test_chat_and_embedding_models_are_distinguished_by_their_names() -> None:
     neither = ["bge-reranker-v2-m3", "whisper-1", "jina-colbert-v2", "tts-1", ""]
     rows = [{"id": name} for name in (*EMBED[:-1], *CHAT, *neither)]
     listed = models_in(json.dumps({"data": rows}).encode(), VLLM)
@@ -101,15 +101,13 @@ def test_chat_and_embedding_models_are_told_apart_by_their_names() -> None:
         ({"name": "models/embed-x", "supportedGenerationMethods": ["generateContent"]}, False),
     ],
 )
-def test_what_a_list_says_of_a_model_counts_more_than_its_name(
-    row: dict[str, Any], embeds: bool
-) -> None:
+def test_the_type_in_a_list_overrides_a_models_name(row: dict[str, Any], embeds: bool) -> None:
     listed = models_in(json.dumps({"data": [row]}).encode(), VLLM)
     assert (len(listed.embedding), len(listed.chat)) == (embeds, not embeds)
 
 
 @pytest.mark.parametrize("payload", ["text", {}, {"data": {}}, {"data": ["a"]}, 5, None])
-def test_anything_but_a_list_is_an_error(payload: Any) -> None:
+def test_an_invalid_model_list_is_an_error(payload: Any) -> None:
     with pytest.raises(ModelError, match="gave no list of models"):
         models_in(json.dumps(payload).encode(), VLLM)
 
@@ -122,7 +120,7 @@ def test_anything_but_a_list_is_an_error(payload: Any) -> None:
         ("google", "/v1/v1beta/models?pageSize=1000", ("x-goog-api-key", "k")),
     ],
 )
-async def test_each_kind_of_provider_is_asked_in_its_way(
+async def test_each_adapter_requests_its_models_at_its_path_with_its_header(
     adapter: Any, path: str, header: tuple[str, str]
 ) -> None:
     async with ModelServer() as server, httpx2.AsyncClient() as client:
@@ -132,7 +130,7 @@ async def test_each_kind_of_provider_is_asked_in_its_way(
         assert server.requests[0].headers[header[0]] == header[1]
 
 
-async def test_azures_deployments_are_listed_with_what_is_known_of_their_models() -> None:
+async def test_azure_deployments_are_listed_with_the_details_of_their_models() -> None:
     rows = [
         {"id": "prod", "model": "gpt-4o", "object": "deployment", "status": "succeeded"},
         {
@@ -195,7 +193,7 @@ MADE_FOR = {
         ({"model_info": "?", "parameters": 5}, None, OLLAMA_SMALLEST_WINDOW),
     ],
 )
-def test_the_window_is_the_one_the_server_will_load_with(
+def test_ollamas_window_is_the_one_it_will_load_the_model_with(
     shown: dict[str, Any], started_with: int | None, window: int
 ) -> None:
     assert ollama_window(shown, started_with) == window
@@ -226,7 +224,7 @@ async def test_a_loaded_model_has_the_window_it_was_loaded_with() -> None:
         }
 
 
-async def test_a_server_that_is_found_is_asked_too() -> None:
+async def test_a_discovered_server_is_asked_for_its_windows_too() -> None:
     async with ModelServer(ollama) as server, httpx2.AsyncClient() as client:
         here = local_server("ollama", server.port, "/api/tags")
         here = replace(here, window=20_000)
@@ -238,7 +236,7 @@ async def test_a_server_that_is_found_is_asked_too() -> None:
         }
 
 
-async def test_an_older_server_that_shows_nothing_gets_the_smallest_default() -> None:
+async def test_an_older_ollama_without_details_gets_the_smallest_default_window() -> None:
     def silent(seen: Seen) -> Answer:
         return (
             Answer({"data": [{"id": "m"}]}) if seen.path == "/v1/models" else Answer(b"<html>", 404)

@@ -84,7 +84,7 @@ def final_text(chunks: list[Chunk]) -> str:
 
 
 @pytest.mark.parametrize("notation", [*MARKED, *BARE])
-def test_calls_are_read_whatever_their_arguments_hold(notation: str) -> None:
+def test_calls_are_read_whatever_their_arguments_contain(notation: str) -> None:
     write = (MARKED | BARE)[notation]
     for kind, values in ARGUMENTS.items():
         for calls in (
@@ -100,7 +100,7 @@ def test_calls_are_read_whatever_their_arguments_hold(notation: str) -> None:
 
 
 @pytest.mark.parametrize("notation", MARKED)
-def test_words_around_marked_calls_stay_words(notation: str) -> None:
+def test_text_around_marked_calls_stays_text(notation: str) -> None:
     text = MARKED[notation]([TEA, ROME])
     for before, after in (
         ("Sure, I note it.\n\n", ""),
@@ -113,7 +113,7 @@ def test_words_around_marked_calls_stay_words(notation: str) -> None:
 
 
 @pytest.mark.parametrize("notation", [*MARKED, *BARE])
-def test_no_reader_of_a_stream_sees_a_mark(notation: str) -> None:
+def test_a_reader_of_a_stream_sees_no_call_mark(notation: str) -> None:
     is_marked = notation in MARKED
     whole = (MARKED | BARE)[notation]([TEA, ROME])
     for before in ("", "Sure, I note it.\n\n") if is_marked else ("",):
@@ -128,7 +128,7 @@ def test_no_reader_of_a_stream_sees_a_mark(notation: str) -> None:
 
 @pytest.mark.parametrize("is_whole", short_and_long(False, True))
 @pytest.mark.parametrize("notation", MARKED)
-def test_a_stream_that_is_cut_anywhere_shows_no_mark(notation: str, is_whole: bool) -> None:
+def test_a_stream_cut_anywhere_shows_no_call_mark(notation: str, is_whole: bool) -> None:
     before = "Sure, I note it.\n\n"
     text = before + MARKED[notation]([TEA])
     for end in range(len(before), len(text)):
@@ -148,7 +148,7 @@ def test_a_stream_that_is_cut_anywhere_shows_no_mark(notation: str, is_whole: bo
             assert not any(mark[:5] in seen for mark in MARKS if mark[0] in SIGNS), cut
 
 
-def test_one_call_that_cannot_be_read_does_not_sink_the_others() -> None:
+def test_an_unreadable_call_does_not_lose_the_others() -> None:
     good = f"<tool_call>\n{as_json(TEA)}\n</tool_call>"
     for bad in (
         "<tool_call>\n{broken\n</tool_call>",
@@ -201,7 +201,7 @@ BROKEN = (
 
 
 @pytest.mark.parametrize("text", BROKEN)
-def test_what_is_a_call_or_a_copied_result_and_cannot_be_read_is_a_fault(text: str) -> None:
+def test_an_unreadable_call_or_copied_result_is_a_fault(text: str) -> None:
     mended = repair(text_reply(text), TOOLS)
     assert calls_of(mended) == []
     fault = fault_in(mended, REQUEST)
@@ -210,7 +210,7 @@ def test_what_is_a_call_or_a_copied_result_and_cannot_be_read_is_a_fault(text: s
     assert fault_in(repair(text_reply(text, "length"), TOOLS), REQUEST) is not None
 
 
-def test_a_result_that_the_model_made_up_behind_its_call_is_dropped() -> None:
+def test_a_result_invented_by_the_model_after_its_call_is_dropped() -> None:
     for notation in MARKED:
         text = (
             f"Sure.\n{MARKED[notation]([TEA])}\n<tool_response>\nOK\n</tool_response>\nI have "
@@ -221,7 +221,7 @@ def test_a_result_that_the_model_made_up_behind_its_call_is_dropped() -> None:
         assert texts_of(mended) == "Sure.", text
 
 
-def test_channels_are_taken_apart() -> None:
+def test_channels_become_reasoning_text_and_calls() -> None:
     for text, thought, said in (
         (
             (
@@ -281,13 +281,13 @@ def test_channels_are_taken_apart() -> None:
     assert calls_of(repair(text_reply(in_words), TOOLS)) == [TEA]
 
 
-def test_calls_in_thoughts_count_where_nothing_else_was_said() -> None:
+def test_a_call_in_the_reasoning_counts_only_if_there_is_no_other_text() -> None:
     thought = f"I should note it.\n{dsml([TEA], 'tool_calls')}"
     assert calls_of(repair(ModelReply((ReasoningPart(thought),)), TOOLS)) == [TEA]
     assert calls_of(repair(ModelReply((ReasoningPart(thought), TextPart("Noted."))), TOOLS)) == []
 
 
-def test_the_text_of_a_call_beside_the_real_one_is_left_out() -> None:
+def test_a_written_call_next_to_a_real_one_is_removed() -> None:
     real = ToolCallPart("1", "get_time", "{}")
     for notation in MARKED:
         reply = ModelReply((TextPart(f"Sure.\n{MARKED[notation]([TEA])}"), real))
@@ -295,7 +295,7 @@ def test_the_text_of_a_call_beside_the_real_one_is_left_out() -> None:
         assert (calls_of(mended), texts_of(mended)) == ([("get_time", {})], "Sure."), notation
 
 
-def test_signs_that_end_a_message_are_no_part_of_it() -> None:
+def test_end_of_message_tokens_are_removed_from_the_text() -> None:
     for sign in (
         "<|im_end|>",
         "<|eot_id|>",
@@ -401,7 +401,7 @@ OLDER: Call = ("correct", {"old": "He is 4.", "new": "He is 5."})
         ("<search></search>", None),
     ],
 )
-def test_an_element_named_as_a_tool_is_its_call_or_a_fault(text: str, call: Call | None) -> None:
+def test_an_element_named_like_a_tool_is_a_call_or_a_fault(text: str, call: Call | None) -> None:
     mended = repair(text_reply(text), SMALL_TOOLS)
     assert calls_of(mended) == ([call] if call else [])
     assert "<" not in texts_of(mended) or call is None
@@ -409,13 +409,13 @@ def test_an_element_named_as_a_tool_is_its_call_or_a_fault(text: str, call: Call
     assert (fault is None) == (call is not None)
 
 
-def test_an_element_of_another_name_stays_text() -> None:
+def test_an_element_with_another_name_stays_text() -> None:
     for text in ("<find>tea</find>", "The element <search>tea</search> is new in HTML."):
         assert repair(text_reply(text), SMALL_TOOLS) == text_reply(text)
 
 
 @pytest.mark.parametrize("text", ANSWERS)
-def test_an_ordinary_answer_is_no_call_and_no_fault(text: str) -> None:
+def test_an_ordinary_answer_stays_text_without_a_fault(text: str) -> None:
     reply = text_reply(text)
     mended = repair(reply, TOOLS)
     assert mended == reply
@@ -447,7 +447,7 @@ def _words() -> Iterator[str]:
     yield from MARKS
 
 
-def test_a_stream_ends_with_what_the_whole_answer_says_whatever_it_holds() -> None:
+def test_a_stream_ends_with_the_text_of_the_whole_answer() -> None:
     chance = random.Random(11)  # noqa: S311 - chance that is the same every time
     words = list(_words())
     for _ in range(1_500):

@@ -28,7 +28,7 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> OpenAI
     return OpenAICompatibleModel(info, connections, waits.policy(), api_key="key-1")
 
 
-async def test_a_plain_answer_comes_with_the_reported_usage(
+async def test_a_plain_answer_has_the_reported_usage(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     usage = {
@@ -45,7 +45,7 @@ async def test_a_plain_answer_comes_with_the_reported_usage(
     )
 
 
-async def test_the_server_sees_exactly_this_request(
+async def test_the_server_receives_exactly_this_request(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     await whole_reply(model, ask("Hello"))
@@ -58,7 +58,7 @@ async def test_the_server_sees_exactly_this_request(
     )
 
 
-async def test_everything_that_can_be_asked_for_reaches_the_server(
+async def test_every_field_of_a_request_reaches_the_server(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     request = ask(
@@ -117,7 +117,7 @@ async def test_everything_that_can_be_asked_for_reaches_the_server(
     }
 
 
-async def test_a_stream_brings_pieces_and_then_the_whole(
+async def test_a_stream_brings_chunks_and_then_the_whole_reply(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     server.push(
@@ -139,7 +139,7 @@ async def test_a_stream_brings_pieces_and_then_the_whole(
     assert body["stream_options"] == {"include_usage": True}
 
 
-async def test_a_stream_that_breaks_off_is_made_again(
+async def test_an_interrupted_stream_is_restarted(
     model: OpenAICompatibleModel, server: ModelServer, waits: Waits
 ) -> None:
     broken = stream({"content": "Ci"}, finish=None, done=False)
@@ -151,7 +151,7 @@ async def test_a_stream_that_breaks_off_is_made_again(
     assert len(waits) == 2
 
 
-async def test_a_stream_that_breaks_off_after_its_end_is_whole(
+async def test_a_stream_interrupted_after_its_end_is_complete(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     server.push(replace(stream({"content": "Ciao"}, done=False), breaks_off=True))
@@ -169,7 +169,7 @@ async def test_a_stream_that_breaks_off_after_its_end_is_whole(
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_each_error_has_its_kind_and_its_number_of_calls(
+async def test_each_error_has_its_kind_and_number_of_calls(
     model: OpenAICompatibleModel,
     server: ModelServer,
     status: int,
@@ -194,7 +194,7 @@ async def test_a_rate_limit_is_waited_out_as_the_server_asks(
     assert waits == [7, 7]
 
 
-async def test_silence_is_a_time_out(server: ModelServer) -> None:
+async def test_a_silent_server_is_a_timeout(server: ModelServer) -> None:
     connections = Connections(timeout=0.05)
     info = ModelInfo("vllm/m", "vllm", "m", "vllm", endpoint=server.url)
     model = OpenAICompatibleModel(info, connections, Waits().policy(retries=1))
@@ -206,9 +206,7 @@ async def test_silence_is_a_time_out(server: ModelServer) -> None:
     await connections.close()
 
 
-async def test_a_server_that_is_not_there_is_an_error(
-    connections: Connections, waits: Waits
-) -> None:
+async def test_an_unreachable_server_is_an_error(connections: Connections, waits: Waits) -> None:
     async with ModelServer() as gone:
         url = gone.url
     model = OpenAICompatibleModel(
@@ -220,7 +218,7 @@ async def test_a_server_that_is_not_there_is_an_error(
     assert len(waits) == 3
 
 
-async def test_a_page_where_a_completion_should_be_is_an_error(
+async def test_an_html_page_instead_of_a_completion_is_an_error(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     server.push(Answer(b"<html>Welcome</html>", headers={"content-type": "text/html"}))
@@ -247,7 +245,7 @@ async def test_connections_are_kept_alive_after_answers_streams_and_errors(
     assert server.connections == 1
 
 
-async def test_a_reader_who_leaves_frees_the_connection(
+async def test_a_reader_who_leaves_releases_the_connection(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     server.push(stream({"content": "one"}, {"content": "two"}, {"content": "three"}))

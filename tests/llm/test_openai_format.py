@@ -13,7 +13,7 @@ from ricordo.llm.openai_reply import ReplyBuilder, SseReader, to_reply
 from tests.llm.talk import CLOCK, WEATHER, ask, said, weather_call, weather_return
 
 
-def test_roles_keep_their_order_and_summaries_speak_as_the_user() -> None:
+def test_roles_keep_their_order_and_summaries_have_the_user_role() -> None:
     roles = "system", "summary", "user", "user", "assistant", "system", "user"
     rows = to_messages([said(role, role) for role in roles])
     assert [row["content"] for row in rows] == list(roles)
@@ -28,7 +28,7 @@ def test_each_result_of_a_tool_message_is_a_message_of_its_own() -> None:
     ]
 
 
-def test_pictures_go_as_data_or_by_address() -> None:
+def test_pictures_are_sent_as_data_or_by_url() -> None:
     pictures = (
         ImagePart("image/png", data="QUJD"),
         ImagePart("image/jpeg", url="https://x/y.jpg", detail="low"),
@@ -41,14 +41,14 @@ def test_pictures_go_as_data_or_by_address() -> None:
     ]
 
 
-def test_an_approval_counts_for_what_it_holds() -> None:
+def test_an_approval_message_becomes_its_calls_and_results() -> None:
     rows = to_messages(
         [said("approval", weather_call()), said("approval", weather_return()), said("approval")]
     )
     assert [row["role"] for row in rows] == ["assistant", "tool"]
 
 
-def test_a_call_that_is_no_json_cannot_make_the_transcript_unusable() -> None:
+def test_invalid_call_arguments_are_sent_as_valid_json() -> None:
     rows = to_messages([said("assistant", weather_call(arguments='{"city": '))])
     assert (
         rows[0]["tool_calls"][0]["function"]["arguments"]
@@ -57,7 +57,7 @@ def test_a_call_that_is_no_json_cannot_make_the_transcript_unusable() -> None:
     assert readable_arguments('{"city": "Rome"}') == '{"city": "Rome"}'
 
 
-def test_a_forced_tool_is_named_and_lm_studio_gets_it_alone() -> None:
+def test_a_forced_tool_is_named_and_lm_studio_gets_only_that_tool() -> None:
     request = ask("x", tools=[WEATHER, CLOCK], forced_tool="get_time")
     assert to_body(request, "m", Dialect())["tool_choice"] == {
         "type": "function",
@@ -68,11 +68,11 @@ def test_a_forced_tool_is_named_and_lm_studio_gets_it_alone() -> None:
     assert [tool["function"]["name"] for tool in body["tools"]] == ["get_time"]
 
 
-def test_parallel_calls_are_left_to_the_provider_unless_set() -> None:
+def test_parallel_tool_calls_are_sent_only_if_set() -> None:
     assert "parallel_tool_calls" not in to_body(ask("x", tools=[WEATHER]), "m", Dialect())
 
 
-def test_the_limit_of_an_answer_has_openais_name_at_openai_only() -> None:
+def test_the_output_limit_has_openais_new_name_only_at_openai() -> None:
     for url, name in (
         ("https://api.openai.com/v1", "max_completion_tokens"),
         ("http://127.0.0.1:9000/v1", "max_tokens"),
@@ -108,13 +108,13 @@ MALFORMED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("payload", MALFORMED, ids=repr)
-def test_a_malformed_answer_is_an_error_of_the_model(payload: dict[str, Any]) -> None:
+def test_a_malformed_answer_is_a_model_error(payload: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match="sent an answer that cannot be read") as caught:
         to_reply(payload, ask("x"))
     assert caught.value.kind == "llm_error"
 
 
-def test_a_call_with_nothing_in_it_and_usage_in_whole_floats_are_read() -> None:
+def test_an_empty_call_and_float_token_counts_are_read() -> None:
     usage = {"prompt_tokens": 3.0, "completion_tokens": 2, "prompt_tokens_details": None}
     reply = to_reply(
         {"choices": [{"message": {"content": None, "tool_calls": [None]}}], "usage": usage},
@@ -123,7 +123,7 @@ def test_a_call_with_nothing_in_it_and_usage_in_whole_floats_are_read() -> None:
     assert (reply.parts, reply.usage.prompt_tokens) == ((), 3)
 
 
-def test_a_tool_name_that_a_model_made_up_is_sent_back_as_servers_take_it() -> None:
+def test_an_invalid_tool_name_is_sent_back_in_a_valid_form() -> None:
     call = ToolCallPart("call-1", "no such tool!", "{}")
     (row,) = to_messages([said("assistant", call)])
     assert row["tool_calls"][0]["function"]["name"] == "no_such_tool_"
@@ -153,7 +153,7 @@ def test_events_are_read_from_pieces_of_any_size(size: int, newline: bytes) -> N
     assert lines.is_done
 
 
-def test_a_last_line_without_its_newline_counts() -> None:
+def test_a_last_line_without_a_newline_counts() -> None:
     events, lines = read(b'data: {"a": 1}\ndata: {"b": 2}', 5)
     assert events == [{"a": 1}, {"b": 2}]
     assert not lines.is_done
@@ -180,7 +180,7 @@ def named(reply: ModelReply) -> list[tuple[str, str]]:
     return [(part.name, part.arguments) for part in reply.parts if isinstance(part, ToolCallPart)]
 
 
-def test_calls_are_told_apart_by_name_where_there_is_neither_index_nor_id() -> None:
+def test_calls_without_index_and_id_are_distinguished_by_name() -> None:
     chunks, reply = build(call("a", '{"x":'), call(None, "1}"), call("b", "{}"))
     assert named(reply) == [("a", '{"x":1}'), ("b", "{}")]
     ids = [part.call_id for part in reply.parts if isinstance(part, ToolCallPart)]

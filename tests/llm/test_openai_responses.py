@@ -143,7 +143,7 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> Provid
     )
 
 
-async def test_a_whole_response_is_understood(model: ProviderModel, server: ModelServer) -> None:
+async def test_a_whole_response_is_read(model: ProviderModel, server: ModelServer) -> None:
     server.push(Answer(response(THOUGHT, WORDS)))
     chunks, reply = await collect(model, ask("Hello"))
     assert chunks == []
@@ -155,7 +155,7 @@ async def test_a_whole_response_is_understood(model: ProviderModel, server: Mode
     assert (reply.finish, reply.model) == ("stop", "gpt-5-mini-2025")
 
 
-async def test_the_server_sees_this_request(model: ProviderModel, server: ModelServer) -> None:
+async def test_the_server_receives_this_request(model: ProviderModel, server: ModelServer) -> None:
     settings = ModelSettings(
         temperature=0.7,
         max_output_tokens=300,
@@ -238,7 +238,7 @@ async def test_the_server_sees_this_request(model: ProviderModel, server: ModelS
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_thoughts_go_back_in_their_place_and_as_they_came(
+async def test_reasoning_is_sent_back_unchanged_and_in_its_place(
     streams: bool, model: ProviderModel, server: ModelServer
 ) -> None:
     hidden = {**THOUGHT, "id": "rs_0", "summary": []}
@@ -263,7 +263,7 @@ async def test_thoughts_go_back_in_their_place_and_as_they_came(
     ]
 
 
-async def test_each_model_is_told_what_it_takes_alone(
+async def test_each_model_receives_only_the_settings_it_supports(
     server: ModelServer, connections: Connections, waits: Waits
 ) -> None:
     settings = ModelSettings(temperature=0.7, reasoning_effort="low", extra={"verbosity": "low"})
@@ -283,7 +283,7 @@ async def test_each_model_is_told_what_it_takes_alone(
         assert {"reasoning", "temperature", "text"} & set(server.requests[-1].body) == taken, name
 
 
-async def test_thoughts_of_others_and_thoughts_without_an_end_stay_away(
+async def test_reasoning_of_other_providers_and_unfinished_reasoning_is_not_sent(
     model: ProviderModel, server: ModelServer
 ) -> None:
     other = ReasoningPart("Secret.", signature="sig", provider="anthropic")
@@ -297,7 +297,7 @@ async def test_thoughts_of_others_and_thoughts_without_an_end_stay_away(
     assert contents == ["Be kind.", "x", "Hm.", "y", "z"]
 
 
-async def test_a_stream_brings_pieces_and_then_the_whole(
+async def test_a_stream_brings_chunks_and_then_the_whole_reply(
     model: ProviderModel, server: ModelServer
 ) -> None:
     server.push(streamed(THOUGHT, WORDS))
@@ -308,7 +308,7 @@ async def test_a_stream_brings_pieces_and_then_the_whole(
     assert reply.usage == Usage(30, 9, 10, 0, 4)
 
 
-async def test_a_last_event_without_its_output_is_made_whole(
+async def test_a_last_event_without_its_output_is_completed(
     model: ProviderModel, server: ModelServer
 ) -> None:
     server.push(streamed(WORDS, output=[]))
@@ -319,7 +319,7 @@ async def test_a_last_event_without_its_output_is_made_whole(
 @pytest.mark.parametrize(
     ("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "content_filter")]
 )
-async def test_an_incomplete_response_says_why(
+async def test_an_incomplete_response_has_its_reason_as_finish(
     reason: str, finish: str, streams: bool, model: ProviderModel, server: ModelServer
 ) -> None:
     more: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason": reason}}
@@ -352,7 +352,7 @@ async def test_a_refusal_is_text(model: ProviderModel, server: ModelServer) -> N
         (Answer({"object": "chat.completion", "choices": []}), "llm_bad_request", 1),
     ],
 )  # fmt: skip
-async def test_each_failure_has_its_kind_and_its_number_of_calls(
+async def test_each_failure_has_its_kind_and_number_of_calls(
     answer: Answer, kind: str, calls: int, model: ProviderModel, server: ModelServer
 ) -> None:
     server.push(*[answer] * 5)

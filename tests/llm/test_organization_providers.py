@@ -85,7 +85,7 @@ async def owned(base: Models, desk: Desk) -> AsyncIterator[OrganizationProviders
     await made.close()
 
 
-async def test_another_organisation_does_not_know_the_handle(
+async def test_another_organizations_handle_is_not_found(
     owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
@@ -98,7 +98,7 @@ async def test_another_organisation_does_not_know_the_handle(
     assert server.requests == []
 
 
-async def test_two_organisations_may_use_one_name_and_each_pays_for_itself(
+async def test_two_organizations_may_use_the_same_name_with_their_own_keys(
     owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server, "key-of-a-1")
@@ -109,7 +109,7 @@ async def test_two_organisations_may_use_one_name_and_each_pays_for_itself(
     assert keys == ["key-of-a-1", "key-of-b-1", "key-of-a-1"]
 
 
-async def test_a_cookie_of_one_organisation_never_goes_to_another(
+async def test_a_cookie_of_one_organization_is_never_sent_for_another(
     owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
@@ -120,7 +120,7 @@ async def test_a_cookie_of_one_organisation_never_goes_to_another(
     assert "cookie" not in server.requests[1].headers
 
 
-async def test_a_changed_key_counts_at_the_next_call_of_a_model_in_use(
+async def test_a_changed_key_is_used_at_the_next_call_of_a_loaded_model(
     owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
@@ -132,7 +132,7 @@ async def test_a_changed_key_counts_at_the_next_call_of_a_model_in_use(
     assert server.requests[1].headers["authorization"] == "Bearer key-of-a-2"
 
 
-async def test_a_removed_provider_is_called_no_more_even_in_a_turn_that_runs(
+async def test_a_removed_provider_is_not_called_even_during_a_turn(
     owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
@@ -145,7 +145,7 @@ async def test_a_removed_provider_is_called_no_more_even_in_a_turn_that_runs(
     assert server.requests == []
 
 
-async def test_what_another_process_changed_counts_within_seconds(
+async def test_a_change_by_another_process_takes_effect_within_seconds(
     owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
@@ -159,7 +159,7 @@ async def test_what_another_process_changed_counts_within_seconds(
     assert len(desk.reads) == 2
 
 
-async def test_what_changes_while_it_is_read_is_read_again(
+async def test_providers_changed_during_a_read_are_read_again(
     base: Models, desk: Desk, server: ModelServer
 ) -> None:
     async def load(organization_id: str) -> list[OrganizationProvider]:
@@ -193,7 +193,7 @@ async def test_a_key_that_the_provider_quotes_is_hidden(
         assert caught.value.kind == "llm_authentication"
 
 
-async def test_a_list_tells_which_models_there_are_and_is_asked_once(
+async def test_the_model_list_is_requested_once(
     owned: OrganizationProviders, desk: Desk, server: ModelServer
 ) -> None:
     desk.put(server)
@@ -220,7 +220,7 @@ async def test_a_provider_that_lists_nothing_can_still_be_used(
     assert (await models.require("mine/anything")).handle == "mine/anything"
 
 
-async def test_a_name_that_the_server_itself_offers_is_not_free(tmp_path: Path, desk: Desk) -> None:
+async def test_a_provider_name_of_the_server_cannot_be_used(tmp_path: Path, desk: Desk) -> None:
     settings = Settings(data_dir=tmp_path, find_local_models=False)
     base = Models(settings, ProviderSettings.model_construct(openai_base_url="http://127.0.0.1:9"))
     owned = OrganizationProviders(base, Waits().policy(), desk.load, desk.cipher)
@@ -231,7 +231,7 @@ async def test_a_name_that_the_server_itself_offers_is_not_free(tmp_path: Path, 
     await base.close()
 
 
-async def test_models_of_the_server_are_there_for_every_organisation(
+async def test_the_servers_models_are_available_to_every_organization(
     base: Models, owned: OrganizationProviders
 ) -> None:
     base.add(ScriptedModel([]))
@@ -246,7 +246,7 @@ async def test_models_of_the_server_are_there_for_every_organisation(
     "address",
     ["http://127.0.0.1:9", "http://localhost:9", "http://[::1]:9", "http://169.254.169.254"],
 )
-async def test_a_private_address_is_refused_and_never_asked(
+async def test_a_private_address_is_refused_and_never_called(
     base: Models, desk: Desk, address: str
 ) -> None:
     guarded = OrganizationProviders(base, Waits().policy(retries=0), desk.load, desk.cipher)
@@ -265,7 +265,7 @@ async def test_a_private_address_is_refused_and_never_asked(
 KEYS = Keys("sk-secret-1", "AKIA-access-1")
 
 
-def test_keys_are_sealed_for_this_server_alone_and_never_quoted(
+def test_keys_are_sealed_for_one_server_and_never_quoted(
     owned: OrganizationProviders, desk: Desk, server: ModelServer, tmp_path: Path
 ) -> None:
     provider = desk.put(server)
@@ -294,7 +294,7 @@ def test_keys_are_sealed_for_this_server_alone_and_never_quoted(
         )
 
 
-def test_an_error_that_quotes_a_key_loses_it_and_keys_are_never_printed() -> None:
+def test_a_key_is_removed_from_errors_and_never_printed() -> None:
     error = ModelError(
         "llm_authentication", "No such key: sk-secret-1 (AKIA-access-1)", retry_after=3
     )

@@ -26,13 +26,13 @@ LOCAL = ModelInfo("ollama/x", "ollama", "x", "ollama", endpoint="http://127.0.0.
         (1_000_000, False, 60_000, 60_000),
     ],
 )
-def test_an_answer_is_bounded_by_the_setting_or_the_window(
+def test_an_answer_is_limited_by_the_setting_or_the_window(
     window: int, is_small: bool, chosen: int | None, tokens: int
 ) -> None:
     assert usual_output_tokens(LOCAL, window, is_small=is_small, chosen=chosen) == tokens
 
 
-def test_what_a_model_can_write_bounds_it_and_openais_thinking_models_end_by_themselves() -> None:
+def test_an_answer_is_limited_by_the_model_except_for_openais_reasoning_models() -> None:
     short = ModelInfo("a/x", "a", "x", "openai", max_output_tokens=4_096)
     assert usual_output_tokens(short, 128_000) == 4_096
     thinker = ModelInfo("openai/o3", "openai", "o3", "openai", endpoint=OPENAI_ADDRESS)
@@ -46,13 +46,13 @@ def test_what_a_model_can_write_bounds_it_and_openais_thinking_models_end_by_the
     )
 
 
-def test_the_time_for_a_summary_follows_how_fast_the_model_was() -> None:
+def test_the_timeout_of_a_summary_follows_the_models_speed() -> None:
     speeds = ModelSpeeds()
     assert timeout_for(speeds.seconds_for("slow", 4_000, 500)) == TIMEOUT
     for _ in range(20):
         speeds.note("slow", Usage(1_000, 100), 60.0)
         speeds.note("fast", Usage(1_000, 100), 0.5)
-        speeds.note("slow", Usage(3, 1), 300.0)  # says nothing
+        speeds.note("slow", Usage(3, 1), 300.0)  # too few tokens to measure a speed
     expected = speeds.seconds_for("slow", 4_000, 500)
     assert expected is not None
     assert expected == pytest.approx(8_000 / 1_800 * 60)
@@ -61,7 +61,7 @@ def test_the_time_for_a_summary_follows_how_fast_the_model_was() -> None:
     assert timeout_for(speeds.seconds_for("fast", 4_000, 500)) == TIMEOUT
 
 
-def test_cached_tokens_are_no_work() -> None:
+def test_cached_tokens_do_not_count_for_the_speed() -> None:
     speeds = ModelSpeeds()
     speeds.note("a", Usage(10_000, 100, cached_tokens=9_200), 16.0)
     assert speeds.seconds_for("a", 800, 100) == pytest.approx(16.0)

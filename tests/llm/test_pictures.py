@@ -10,7 +10,7 @@ from ricordo.llm.pictures import MOST_BYTES, UNREADABLE, PictureCache, readable_
 from tests.llm.talk import said
 
 
-def test_usual_ways_to_write_a_picture_are_put_right() -> None:
+def test_common_variants_of_a_picture_are_normalized() -> None:
     written = ImagePart("IMAGE/JPG; charset=x", data="QU\nJD ")
     assert readable_picture(written) == ImagePart("image/jpeg", data="QUJD")
 
@@ -29,11 +29,11 @@ def test_usual_ways_to_write_a_picture_are_put_right() -> None:
         ImagePart("image/png", url="data:image/png,plain"),
     ],
 )
-def test_anything_else_cannot_be_read(picture: ImagePart) -> None:
+def test_an_invalid_picture_is_unreadable(picture: ImagePart) -> None:
     assert readable_picture(picture) is None
 
 
-def test_an_address_that_holds_the_picture_is_data() -> None:
+def test_a_data_url_becomes_picture_data() -> None:
     inline = ImagePart("", url="data:image/gif;base64,QUJD")
     assert readable_picture(inline) == ImagePart("image/gif", data="QUJD")
 
@@ -42,7 +42,7 @@ PICTURE = ImagePart("image/png", url="https://host/a.png")
 FETCHED = ImagePart("image/png", data=base64.b64encode(b"ABC").decode())
 
 
-async def test_a_picture_at_an_address_is_fetched_once_and_kept() -> None:
+async def test_a_picture_at_a_url_is_fetched_once_and_kept() -> None:
     asked: list[str] = []
 
     async def fetch(url: str) -> tuple[bytes, str]:
@@ -61,7 +61,7 @@ async def test_a_picture_at_an_address_is_fetched_once_and_kept() -> None:
 @pytest.mark.parametrize(
     "found", [(b"", "image/png"), (b"<html>", "text/html"), (b"A" * (MOST_BYTES + 1), "image/png")]
 )
-async def test_what_is_no_picture_becomes_a_note(found: tuple[bytes, str]) -> None:
+async def test_a_url_without_a_picture_becomes_a_note(found: tuple[bytes, str]) -> None:
     async def fetch(_url: str) -> tuple[bytes, str]:
         return found
 
@@ -69,7 +69,7 @@ async def test_what_is_no_picture_becomes_a_note(found: tuple[bytes, str]) -> No
     assert message.parts == (TextPart(UNREADABLE),)
 
 
-async def test_an_address_that_is_gone_or_silent_becomes_a_note_and_is_asked_again_later() -> None:
+async def test_an_unreachable_url_becomes_a_note_and_is_tried_again_later() -> None:
     tries = 0
 
     async def fetch(_url: str) -> tuple[bytes, str]:

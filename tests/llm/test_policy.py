@@ -34,7 +34,7 @@ KINDS = {
 }
 
 
-def test_each_status_has_its_kind() -> None:
+def test_each_status_has_its_error_kind() -> None:
     for kind, statuses in KINDS.items():
         for status in statuses:
             assert (
@@ -61,14 +61,14 @@ def test_each_status_has_its_kind() -> None:
         "This model's maximum prompt length is 131072 but the request contains 140000 tokens.",  # xAI
     ],
 )
-def test_a_transcript_that_is_too_long_is_recognised_in_every_providers_words(message: str) -> None:
+def test_a_too_long_transcript_is_recognized_in_every_providers_wording(message: str) -> None:
     assert (
         error_from_status("any", 400, {"error": {"message": message}}).kind
         == "context_window_exceeded"
     )
 
 
-def test_a_wrong_request_is_not_taken_for_a_long_one() -> None:
+def test_an_invalid_request_does_not_count_as_too_long() -> None:
     error = error_from_status(
         "openai", 400, {"error": {"message": "max_tokens is too large: 99999"}}
     )
@@ -80,7 +80,7 @@ def test_an_empty_account_is_not_a_rate_limit() -> None:
     assert error_from_status("openai", 429, body).kind == "llm_insufficient_credits"
 
 
-def test_the_message_says_who_what_and_what_to_do() -> None:
+def test_the_error_says_who_refused_what_and_what_to_do() -> None:
     error = error_from_status("groq", 401, b'{"error":{"message":"Invalid API Key."}}')
     assert str(error) == "groq answered 401: Invalid API Key. Check its key."
 
@@ -89,7 +89,7 @@ def test_the_message_says_who_what_and_what_to_do() -> None:
     "body",
     [b"<html>Bad gateway</html>", b"", b'"text"', b"[]", b'[{"error":{"message":"m"}}]', b"\xff"],
 )
-def test_any_body_gives_an_error(body: bytes) -> None:
+def test_any_response_body_gives_an_error(body: bytes) -> None:
     assert error_from_status("vllm", 502, body).kind == "llm_error"
 
 
@@ -110,11 +110,11 @@ def test_any_body_gives_an_error(body: bytes) -> None:
         ({"error": "something odd"}, "llm_error"),
     ],
 )
-def test_an_error_inside_an_answer_is_read_by_its_words(body: object, kind: str) -> None:
+def test_an_error_inside_an_answer_is_classified_by_its_text(body: object, kind: str) -> None:
     assert error_from_event("openrouter", body).kind == kind
 
 
-def test_each_fault_below_http_has_its_kind() -> None:
+def test_each_transport_error_has_its_kind() -> None:
     for error, kind in (
         (httpx2.ReadTimeout(""), "llm_timeout"),
         (httpx2.ConnectError("refused"), "llm_error"),
@@ -124,7 +124,7 @@ def test_each_fault_below_http_has_its_kind() -> None:
         assert error_from_transport("ollama", error).kind == kind, error
 
 
-def test_the_wait_a_provider_asks_for_is_read_in_all_three_forms() -> None:
+def test_retry_after_is_read_in_all_three_forms() -> None:
     assert seconds_to_wait({"retry-after": "7"}) == 7
     assert seconds_to_wait({"retry-after-ms": "1500", "retry-after": "9"}) == 1.5
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
@@ -133,7 +133,7 @@ def test_the_wait_a_provider_asks_for_is_read_in_all_three_forms() -> None:
     assert seconds_to_wait({}) is None
 
 
-def test_waits_double_up_to_a_limit_with_chance_in_them() -> None:
+def test_waits_double_up_to_a_limit_with_jitter() -> None:
     error = ModelError("llm_error", "no")
     assert [CallPolicy(jitter=lambda: 1.0).wait(n, error) for n in (0, 1, 2, 20)] == [0.5, 1, 2, 30]
     assert CallPolicy(jitter=lambda: 0.0).wait(0, error) == 0.25
@@ -159,7 +159,7 @@ def reply(text: str = "hi") -> ModelReply:
     return ModelReply((TextPart(text),) if text else ())
 
 
-async def test_retries_end() -> None:
+async def test_retries_are_limited() -> None:
     waits = Waits()
     attempts = Attempts(*[[ModelError("llm_timeout", str(n))] for n in range(9)])
     with pytest.raises(ModelError, match="2"):
@@ -168,14 +168,14 @@ async def test_retries_end() -> None:
     assert waits == [0.5, 1]
 
 
-async def test_what_cannot_succeed_is_not_tried_again() -> None:
+async def test_a_bad_request_is_not_retried() -> None:
     attempts = Attempts([ModelError("llm_bad_request", "no")])
     with pytest.raises(ModelError, match="no"):
         [item async for item in answer_by_policy(Waits().policy(), ask("x"), attempts)]
     assert attempts.count == 1
 
 
-async def test_an_empty_answer_is_asked_for_again_once_and_then_fails() -> None:
+async def test_an_empty_answer_is_requested_again_once_and_then_fails() -> None:
     attempts = Attempts([reply("")], [reply(" ")])
     with pytest.raises(ModelError) as caught:
         [item async for item in answer_by_policy(Waits().policy(), ask("x"), attempts)]
@@ -183,7 +183,7 @@ async def test_an_empty_answer_is_asked_for_again_once_and_then_fails() -> None:
     assert attempts.count == 2
 
 
-async def test_silence_after_a_tools_result_is_asked_about_once_and_then_fails() -> None:
+async def test_an_empty_answer_after_a_tool_result_is_questioned_once_and_then_fails() -> None:
     asked: list[ModelRequest] = []
 
     def attempt(request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
@@ -209,7 +209,7 @@ async def answers(reply: ModelReply) -> AsyncGenerator[Chunk | ModelReply, None]
     yield reply
 
 
-async def test_a_broken_reply_is_told_without_waiting_and_without_spending_a_retry() -> None:
+async def test_a_broken_call_is_reported_to_the_model_without_waiting_or_a_retry() -> None:
     waits, told = Waits(), []
 
     def attempt(request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
@@ -229,7 +229,7 @@ async def test_a_broken_reply_is_told_without_waiting_and_without_spending_a_ret
     ] == [BROKEN]
 
 
-def test_a_long_broken_answer_is_told_by_its_beginning() -> None:
+def test_only_the_beginning_of_a_long_broken_answer_is_sent_back() -> None:
     long = ModelReply((TextPart("a" * 9_000), ToolCallPart("1", "get_weather", '{"' + "b" * 9_000)))
     told = with_fault_told(ask("x"), long, Fault("No."))
     text, call = told.messages[-2].parts
@@ -243,9 +243,7 @@ def test_a_long_broken_answer_is_told_by_its_beginning() -> None:
 UNREADABLE = ModelReply((TextPart("Sure.\n<tool_call>{broken"),))
 
 
-async def test_an_answer_that_cannot_be_read_is_asked_again_once_without_its_text_and_then_fails() -> (
-    None
-):
+async def test_an_unreadable_answer_is_requested_again_once_without_its_text() -> None:
     asked: list[ModelRequest] = []
 
     def attempt(request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
@@ -262,7 +260,7 @@ async def test_an_answer_that_cannot_be_read_is_asked_again_once_without_its_tex
     assert [item async for item in answer_by_policy(Waits().policy(), request, attempt)] == [WHOLE]
 
 
-async def test_one_broken_call_does_not_sink_the_others() -> None:
+async def test_a_broken_call_does_not_lose_the_others() -> None:
     good = ToolCallPart("2", "get_weather", '{"city":"Rome"}')
     for bad, name in (
         (ToolCallPart("1", "get_weather", '{"city": '), "get_weather"),

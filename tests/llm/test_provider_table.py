@@ -24,7 +24,7 @@ def names(**settings: str) -> dict[str, Provider]:
     return {provider.name: provider for provider in found}
 
 
-def test_a_key_configures_its_provider_and_no_other() -> None:
+def test_a_key_configures_only_its_provider() -> None:
     for name in "openai anthropic gemini openrouter groq deepseek xai mistral together".split():
         (found,) = names(**{f"{name}_api_key": "secret"}).values()
         assert found.name == found.endpoint_type == name.replace("gemini", "google_ai")
@@ -33,7 +33,7 @@ def test_a_key_configures_its_provider_and_no_other() -> None:
         assert found.base_url.startswith("https://")
 
 
-def test_an_address_of_ones_own_keeps_openais_name_and_needs_no_key() -> None:
+def test_a_custom_base_url_keeps_openais_name_and_needs_no_key() -> None:
     provider = names(openai_base_url="http://127.0.0.1:9000/v1/")["openai"]
     assert (provider.base_url, provider.api_key) == ("http://127.0.0.1:9000/v1", None)
 
@@ -41,7 +41,7 @@ def test_an_address_of_ones_own_keeps_openais_name_and_needs_no_key() -> None:
 @pytest.mark.parametrize(
     "setting", ["ollama_base_url", "lmstudio_base_url", "vllm_api_base", "llamacpp_base_url"]
 )
-def test_an_address_configures_a_server_with_or_without_its_path(setting: str) -> None:
+def test_a_base_url_configures_a_server_with_or_without_a_path(setting: str) -> None:
     for path in ("", "/", "/v1", "/v1/"):
         (found,) = names(**{setting: f"http://host:1{path}"}).values()
         assert (found.name, found.base_url) == (setting.partition("_")[0], "http://host:1/v1")
@@ -51,9 +51,7 @@ def test_a_key_is_never_printed() -> None:
     assert "secret" not in repr(names(openai_api_key="secret"))
 
 
-def test_openais_own_models_that_think_are_asked_by_the_responses_api_unless_told_otherwise() -> (
-    None
-):
+def test_openais_reasoning_models_use_the_responses_api_unless_set_otherwise() -> None:
     own = Provider("openai", "https://api.openai.com/v1", "openai")
     assert [
         own.uses_responses(name) for name in ("o4-mini", "gpt-5.1", "gpt-4.1", "gpt-5-chat-latest")
@@ -74,7 +72,7 @@ def test_openais_own_models_that_think_are_asked_by_the_responses_api_unless_tol
     )
 
 
-def test_azure_needs_its_address_and_has_a_version() -> None:
+def test_azure_needs_a_base_url_and_has_a_default_version() -> None:
     keyed: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields) | {"azure_api_key": "k"}
     assert configured(ProviderSettings(_env_file=None, **keyed)) == []
     address = {"azure_base_url": "https://x.openai.azure.com"}
@@ -113,7 +111,9 @@ def provider(provider_type: str, **fields: Any) -> OrganizationProvider:
         (provider("bedrock", region="us-gov-west-1"), AWS),
     ],
 )
-def test_what_has_all_it_needs_is_usable(given: OrganizationProvider, keys: Keys) -> None:
+def test_a_provider_with_all_required_fields_is_usable(
+    given: OrganizationProvider, keys: Keys
+) -> None:
     require_usable(given, keys)
 
 
@@ -143,7 +143,7 @@ def test_what_has_all_it_needs_is_usable(given: OrganizationProvider, keys: Keys
         ),
     ],
 )
-def test_what_lacks_something_is_told_so(
+def test_a_provider_that_lacks_a_field_is_refused_by_name(
     given: OrganizationProvider, keys: Keys, words: str
 ) -> None:
     with pytest.raises(Invalid, match=words):
@@ -151,12 +151,14 @@ def test_what_lacks_something_is_told_so(
 
 
 @pytest.mark.parametrize("provider_type", ["google_vertex", "chatgpt_oauth", "letta", "nobody"])
-def test_a_type_that_cannot_be_brought_says_what_to_do(provider_type: str) -> None:
+def test_a_provider_type_that_cannot_be_added_is_refused_with_what_to_do(
+    provider_type: str,
+) -> None:
     with pytest.raises(Unsupported, match=rf"type {provider_type} cannot be added here\. \w+"):
         require_usable(provider(provider_type), Keys("k"))
 
 
-def test_a_provider_is_called_where_its_type_says_or_where_it_was_told() -> None:
+def test_a_providers_default_address_can_be_overridden() -> None:
     assert added_provider(provider("groq"), Keys("k")).base_url == "https://api.groq.com/openai/v1"
     assert (
         added_provider(provider("groq", base_url="https://own/v1"), Keys("k")).base_url

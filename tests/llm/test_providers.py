@@ -48,9 +48,7 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatMo
     return claude_at(server, connections, waits)
 
 
-async def test_a_plain_answer_comes_with_its_cache_usage(
-    model: ChatModel, server: ModelServer
-) -> None:
+async def test_a_plain_answer_has_its_cache_usage(model: ChatModel, server: ModelServer) -> None:
     server.push(
         claude(
             {"type": "text", "text": "Ciao"},
@@ -65,7 +63,9 @@ async def test_a_plain_answer_comes_with_its_cache_usage(
     )
 
 
-async def test_the_server_sees_exactly_this_request(model: ChatModel, server: ModelServer) -> None:
+async def test_the_server_receives_exactly_this_request(
+    model: ChatModel, server: ModelServer
+) -> None:
     picture = ImagePart("image/png", data="QUJD")
     request = ask(
         said("user", "See:", picture),
@@ -157,7 +157,7 @@ async def test_the_server_sees_exactly_this_request(model: ChatModel, server: Mo
     }
 
 
-async def test_silence_is_a_time_out(server: ModelServer) -> None:
+async def test_a_silent_server_is_a_timeout(server: ModelServer) -> None:
     connections = Connections(timeout=0.05)
     model = claude_at(server, connections, Waits(), retries=1, timeout=0.05)
     server.push(Answer({}, delay=60), Answer({}, delay=60))
@@ -168,7 +168,7 @@ async def test_silence_is_a_time_out(server: ModelServer) -> None:
     await connections.close()
 
 
-async def test_a_budget_for_thinking_leaves_room_for_the_answer(
+async def test_a_thinking_budget_leaves_room_for_the_answer(
     model: ChatModel, server: ModelServer
 ) -> None:
     settings = ModelSettings(temperature=0.5, max_output_tokens=2_000, max_reasoning_tokens=4_000)
@@ -213,7 +213,7 @@ async def test_a_missing_library_is_named_with_its_extra(
         not_found(),
     ],
 )
-async def test_a_request_that_cannot_be_put_into_the_providers_words_is_a_bad_request(
+async def test_a_request_that_the_sdk_cannot_convert_is_a_bad_request(
     model: ChatModel,
     server: ModelServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -234,7 +234,7 @@ async def test_a_request_that_cannot_be_put_into_the_providers_words_is_a_bad_re
 @pytest.mark.parametrize(
     "payload", [{"content": [None]}, {"content": 5}, {"usage": "many"}, {"content": [{"type": 5}]}]
 )
-async def test_a_malformed_answer_is_an_error_of_the_model(
+async def test_a_malformed_answer_is_a_model_error(
     model: ChatModel, server: ModelServer, payload: dict[str, Any]
 ) -> None:
     answer = claude({"type": "text", "text": "Ciao"})

@@ -75,21 +75,21 @@ _EXCESS = {
 _SIZES = ("", " ({n} > {limit})", ": {n}/{limit}", " [{limit}]", " (max {limit}, got {n})")
 
 
-def judged(
+def judged_too_long(
     words: str, *, estimate: int = SIZE, window: int = 128_000, accepted: int = 5_500
 ) -> bool:
     return is_too_long(words, estimate=estimate, window=window, accepted=accepted)
 
 
-def test_too_long_is_known_in_every_spelling() -> None:
+def test_a_length_refusal_is_recognized_in_every_known_wording() -> None:
     for words in SPELLINGS.values():
         said = words.format(n=SIZE, limit=LIMIT)
-        # One server of which nothing is known, and one that has accepted nearly as much.
+        # The server has accepted a request that is nearly as large, or a smaller one.
         assert judged(said, estimate=5_900), said
         assert judged(said), said
 
 
-def test_too_long_is_known_in_sentences_of_many_languages_and_codes() -> None:
+def test_a_length_refusal_is_recognized_in_many_languages_and_codes() -> None:
     luck = random.Random(5)  # noqa: S311
     count = 0
     for language, things in _THINGS.items():
@@ -102,7 +102,7 @@ def test_too_long_is_known_in_sentences_of_many_languages_and_codes() -> None:
                 said.replace(" ", "_"),
             ):
                 count += 1
-                assert judged(form), form
+                assert judged_too_long(form), form
     for code in (
         "CONTEXT_OVERFLOW",
         "ctx_limit",
@@ -111,17 +111,17 @@ def test_too_long_is_known_in_sentences_of_many_languages_and_codes() -> None:
         "input_too_large",
         "maxTokensExceeded",
     ):
-        assert judged(code), code
+        assert judged_too_long(code), code
     assert count > 200
 
 
-def test_without_a_known_word_the_size_tells() -> None:
+def test_without_a_known_word_the_size_decides() -> None:
     for words in ("", "Bad Request", "E1042", "ungültig"):
-        assert judged(words, estimate=120_000), words
-        assert not judged(words, estimate=60_000), words
+        assert judged_too_long(words, estimate=120_000), words
+        assert not judged_too_long(words, estimate=60_000), words
 
 
-def test_what_speaks_of_something_else_is_no_length() -> None:
+def test_a_refusal_for_another_reason_does_not_count_as_too_long() -> None:
     others = (
         "Invalid 'tools[0].function.description': string too long. Expected at most 1024 "
         "characters.",
@@ -130,10 +130,10 @@ def test_what_speaks_of_something_else_is_no_length() -> None:
         "The model does not exist",
     )
     for words in others:
-        assert not judged(words, estimate=2_000, accepted=9_000), words
+        assert not judged_too_long(words, estimate=2_000, accepted=9_000), words
 
 
-def test_the_window_that_a_refusal_names_is_read() -> None:
+def test_the_window_named_in_a_refusal_is_read() -> None:
     for name, words in SPELLINGS.items():
         expected = LIMIT if "{limit}" in words else None
         for estimate in (5_500, SIZE):
@@ -142,7 +142,7 @@ def test_the_window_that_a_refusal_names_is_read() -> None:
             assert limit_in(separated, estimate=estimate) == expected, name
 
 
-def test_a_number_that_can_be_no_window_is_none() -> None:
+def test_an_impossible_number_is_not_taken_for_the_window() -> None:
     for words in (
         "maximum 12 images",
         "limit of 9999999 tokens",
@@ -182,7 +182,7 @@ def first_lesson(answer: str) -> LearnedDialect:
     return next(lessons(Refusal.of(answer, BODY), NOTHING_LEARNED), NOTHING_LEARNED)
 
 
-def test_the_field_that_an_error_is_about_is_found_wherever_it_is_named() -> None:
+def test_the_field_that_an_error_names_is_found_in_every_format() -> None:
     for answer in (
         '{"error": {"message": "no", "param": "temperature", "code": "unsupported_parameter"}}',
         '{"detail": [{"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "Extra '
@@ -198,7 +198,7 @@ def test_the_field_that_an_error_is_about_is_found_wherever_it_is_named() -> Non
         assert first_lesson(answer).refused == {("temperature", "")}, answer
 
 
-def test_roles_are_not_taken_for_fields_nor_fields_for_roles() -> None:
+def test_roles_and_fields_in_errors_are_distinguished() -> None:
     assert first_lesson("Unexpected role 'user' after role 'tool'").by_turns
     assert first_lesson("chat_template_kwargs is not supported").refused == {
         ("chat_template_kwargs", "")

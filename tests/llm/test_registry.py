@@ -24,7 +24,7 @@ from tests.llm.talk import ask
 from tests.support.model_server import Answer, ModelServer
 
 
-async def test_a_model_is_made_once_and_without_asking_anybody(server: ModelServer) -> None:
+async def test_a_model_is_built_once_and_without_a_request(server: ModelServer) -> None:
     known = models(
         openai_base_url=server.url, anthropic_api_key="k", anthropic_base_url=server.root
     )
@@ -35,7 +35,7 @@ async def test_a_model_is_made_once_and_without_asking_anybody(server: ModelServ
     assert server.connections == 0
 
 
-def test_the_models_that_clients_name_are_kept_up_to_a_bound(
+def test_the_number_of_built_models_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ricordo.llm.directory.MOST_BUILT", 3)
@@ -46,7 +46,7 @@ def test_the_models_that_clients_name_are_kept_up_to_a_bound(
 
 
 @pytest.mark.parametrize("handle", ["anthropic/claude-x", "nobody/model", "openai", "openai/", ""])
-async def test_an_unknown_handle_is_not_found_and_the_known_ones_are_named(
+async def test_an_unknown_handle_is_refused_with_a_list_of_the_known_ones(
     server: ModelServer, handle: str
 ) -> None:
     known = models(openai_base_url=server.url)
@@ -61,7 +61,7 @@ async def test_an_unknown_handle_is_not_found_and_the_known_ones_are_named(
         await known.require(handle)
 
 
-async def test_any_model_is_accepted_where_the_list_cannot_be_read(
+async def test_any_model_is_accepted_if_the_list_cannot_be_read(
     server: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     known = models(openai_base_url=server.url, openai_api_key="secret-key")
@@ -72,7 +72,7 @@ async def test_any_model_is_accepted_where_the_list_cannot_be_read(
     assert "secret-key" not in caplog.text
 
 
-async def test_lists_are_kept_for_five_minutes_and_failures_for_less(server: ModelServer) -> None:
+async def test_lists_are_cached_for_five_minutes_and_failures_for_less(server: ModelServer) -> None:
     now = Now()
     known = models(openai_base_url=server.url, now=now)
     server.push(Answer({}, 500))
@@ -89,7 +89,7 @@ async def test_lists_are_kept_for_five_minutes_and_failures_for_less(server: Mod
     assert len(server.requests) == 3
 
 
-async def test_what_a_list_said_of_a_model_still_counts_when_it_cannot_be_read_again(
+async def test_the_details_of_a_listed_model_stay_known_when_a_later_list_fails(
     server: ModelServer,
 ) -> None:
     now = Now()
@@ -103,7 +103,7 @@ async def test_what_a_list_said_of_a_model_still_counts_when_it_cannot_be_read_a
     assert known.get("openai/tiny").info.is_small
 
 
-async def test_a_list_counts_as_missing_until_it_was_read_or_just_failed(
+async def test_a_provider_is_unlisted_until_its_list_was_read_or_just_failed(
     server: ModelServer,
 ) -> None:
     now = Now()
@@ -122,14 +122,14 @@ async def test_a_list_counts_as_missing_until_it_was_read_or_just_failed(
     assert not known.is_unlisted("openai/tiny")
 
 
-async def test_one_dead_provider_does_not_hide_the_others(server: ModelServer) -> None:
+async def test_an_unreachable_provider_does_not_hide_the_others(server: ModelServer) -> None:
     async with ModelServer() as dead:
         pass
     known = models(openai_base_url=dead.url, vllm_api_base=server.root)
     assert [info.handle for info in await known.list()] == ["vllm/scripted-1"]
 
 
-async def test_what_the_list_says_of_a_model_counts_from_then_on(server: ModelServer) -> None:
+async def test_the_details_in_a_list_apply_from_then_on(server: ModelServer) -> None:
     rows = [{"id": "m", "max_model_len": 4_096, "owned_by": "vllm"}]
     server.push(Answer({"object": "list", "data": rows}))
     known = models(vllm_api_base=server.root)
@@ -157,13 +157,13 @@ async def test_short_names_of_ollama_and_variants_of_openrouter_are_known(
     assert (info.name, info.context_window) == ("openai/gpt-x:online", 6)
 
 
-async def test_a_provider_of_a_plugin_is_used_like_any_other(server: ModelServer) -> None:
+async def test_a_plugins_provider_is_used_like_any_other(server: ModelServer) -> None:
     known = models(extra=(Provider("mine", server.url, "openai", api_key="k"),))
     assert (await whole_reply(known.get("mine/m"), ask("x"))).parts == (TextPart("ok"),)
     assert server.requests[0].headers["authorization"] == "Bearer k"
 
 
-async def test_nobody_is_called_where_nothing_is_configured(
+async def test_no_server_is_called_if_nothing_is_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -195,14 +195,14 @@ async def test_a_server_on_this_machine_is_found_and_becomes_the_default(
     assert await known.list() == list(found)
 
 
-async def test_without_the_librarian_it_is_said_that_no_model_is_configured() -> None:
+async def test_without_the_librarian_an_error_says_that_no_model_is_configured() -> None:
     known = models()
     assert (known.default_handle(), known.has_default()) == (LIBRARIAN, False)
     with pytest.raises(NotFound, match="no model is configured"):
         await known.require(LIBRARIAN)
 
 
-async def test_something_else_on_a_known_port_is_not_taken_for_a_model_server(
+async def test_another_program_on_a_known_port_is_not_taken_for_a_model_server(
     server: ModelServer,
 ) -> None:
     ours = {"object": "list", "data": [{"id": "agent-1", "owned_by": "ricordo"}]}
@@ -221,7 +221,7 @@ async def test_something_else_on_a_known_port_is_not_taken_for_a_model_server(
     assert len(server.requests) == 3
 
 
-async def test_a_server_that_is_slow_or_not_there_is_passed_over() -> None:
+async def test_a_slow_or_missing_local_server_is_skipped() -> None:
     async with ModelServer(lambda _: replace(tags("m"), delay=600)) as slow, ModelServer() as gone:
         port = gone.port
         await gone.stop()
@@ -234,7 +234,7 @@ async def test_a_server_that_is_slow_or_not_there_is_passed_over() -> None:
         await known.close()
 
 
-async def test_a_configured_provider_is_not_looked_for(server: ModelServer) -> None:
+async def test_a_configured_provider_is_not_searched_locally(server: ModelServer) -> None:
     known = models(
         ollama_base_url=server.root,
         local_servers=(local_server("ollama", server.port, "/api/tags"),),
@@ -260,7 +260,7 @@ async def test_a_server_that_was_down_at_the_start_is_used_once_it_is_up() -> No
         await known.close()
 
 
-async def test_servers_of_this_machine_are_left_alone_where_the_settings_say_so(
+async def test_local_servers_are_not_called_if_the_settings_forbid_it(
     server: ModelServer,
 ) -> None:
     settings = Settings(_env_file=None, find_local_models=False)
@@ -273,7 +273,7 @@ async def test_servers_of_this_machine_are_left_alone_where_the_settings_say_so(
     assert server.connections == 0
 
 
-async def test_many_who_ask_at_once_cause_one_question(server: ModelServer) -> None:
+async def test_concurrent_lists_cause_one_request(server: ModelServer) -> None:
     known = models(openai_base_url=server.url)
     server.push(replace(tags("chat", "text-embedding-x"), delay=0.02))
     listed = await asyncio.gather(*(known.list() for _ in range(10)), known.embedders.list())
@@ -285,7 +285,7 @@ async def test_many_who_ask_at_once_cause_one_question(server: ModelServer) -> N
 SMALL = "text-embedding-3-small"
 
 
-def without_the_package(settings: Settings) -> Embedders:
+def embedders_without_package(settings: Settings) -> Embedders:
     known = models()
     return Embedders(
         settings, known._directory, known._connections, CallPolicy(0, 5), has_embedded=lambda: False
@@ -295,7 +295,7 @@ def without_the_package(settings: Settings) -> Embedders:
 @pytest.mark.parametrize(
     "handle", [f"nobody/{SMALL}", "anthropic/claude-x", "bedrock/titan-embed", "openai/", "", "x"]
 )
-async def test_embedding_an_unknown_handle_is_not_found_and_the_known_ones_are_named(
+async def test_an_unknown_embedding_handle_is_refused_with_a_list_of_the_known_ones(
     server: ModelServer, handle: str
 ) -> None:
     known = models(
@@ -315,7 +315,7 @@ async def test_embedding_an_unknown_handle_is_not_found_and_the_known_ones_are_n
             await look_up(handle)
 
 
-async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(
+async def test_an_embedding_model_that_its_provider_does_not_list_is_not_found(
     server: ModelServer,
 ) -> None:
     known = models(openai_base_url=server.url)
@@ -325,7 +325,7 @@ async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(
         await known.embedders.require("openai/text-embedding-9")
 
 
-async def test_a_model_whose_name_does_not_tell_may_be_chosen_where_it_is_listed(
+async def test_a_listed_model_with_any_name_may_be_chosen_for_embedding(
     server: ModelServer,
 ) -> None:
     known = models(openai_base_url=server.url, ollama_base_url=server.root)
@@ -335,7 +335,7 @@ async def test_a_model_whose_name_does_not_tell_may_be_chosen_where_it_is_listed
     assert (await known.embedders.require("ollama/oracle")).handle == "ollama/oracle"
 
 
-async def test_any_model_is_accepted_where_the_list_cannot_be_read_or_lacks_them_all(
+async def test_any_embedding_model_is_accepted_if_the_list_fails_or_has_none(
     server: ModelServer,
 ) -> None:
     openrouter = Provider("openrouter", server.url, "openrouter", api_key="k")
@@ -345,7 +345,7 @@ async def test_any_model_is_accepted_where_the_list_cannot_be_read_or_lacks_them
     assert (await known.embedders.require("openai/emb")).name == "emb"
 
 
-async def test_dimensions_are_those_that_the_model_gave_or_that_it_is_known_for(
+async def test_dimensions_are_known_by_name_until_the_model_returns_a_vector(
     server: ModelServer,
 ) -> None:
     known = models(openai_base_url=server.url)
@@ -360,22 +360,22 @@ async def test_dimensions_are_those_that_the_model_gave_or_that_it_is_known_for(
 
 
 @pytest.mark.parametrize("asked", [None, "letta/letta-free"])
-async def test_who_names_none_follows_the_default(asked: str | None) -> None:
+async def test_without_a_chosen_embedding_the_default_is_followed(asked: str | None) -> None:
     assert await models().embedders.choose(asked) is None
 
 
-def test_the_default_is_the_setting_else_the_built_in_model_where_it_is_installed() -> None:
+def test_the_default_embedding_is_the_setting_or_the_installed_built_in_model() -> None:
     assert models().embedders.default_handle() == HANDLE
     assert (
         models(Settings(_env_file=None, embedding="openai/x")).embedders.default_handle()
         == "openai/x"
     )
     assert models(Settings(_env_file=None, embedding="none")).embedders.default_handle() is None
-    assert without_the_package(Settings(_env_file=None)).default_handle() is None
+    assert embedders_without_package(Settings(_env_file=None)).default_handle() is None
 
 
-async def test_without_the_package_the_built_in_model_is_not_offered() -> None:
-    known = without_the_package(Settings(_env_file=None, embedding=HANDLE))
+async def test_without_the_package_the_built_in_embedding_model_is_not_offered() -> None:
+    known = embedders_without_package(Settings(_env_file=None, embedding=HANDLE))
     assert await known.list() == []
     assert known.default_handle() == HANDLE
     with pytest.raises(
@@ -385,7 +385,7 @@ async def test_without_the_package_the_built_in_model_is_not_offered() -> None:
         known.get(HANDLE)
 
 
-async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelServer) -> None:
+async def test_a_local_server_with_only_embedding_models_is_found(server: ModelServer) -> None:
     server.push(rows("nomic-embed-text:latest"))
     known = models(local_servers=(local_server("ollama", server.port, "/api/tags"),))
     assert await known.find_local() == ()
@@ -412,7 +412,7 @@ async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelS
         ("claude-sonnet-4-5", "openai", False),
     ],
 )
-def test_a_new_agent_of_a_claude_that_can_think_does_so(name: str, kind: str, thinks: bool) -> None:
+def test_a_new_agent_thinks_if_its_claude_model_can(name: str, kind: str, thinks: bool) -> None:
     info = ModelInfo(f"x/{name}", "x", name, kind)
     assert with_usual_thinking(ModelSettings(), info).max_reasoning_tokens == (
         1024 if thinks else None

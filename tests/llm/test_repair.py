@@ -34,7 +34,7 @@ def calls(of: ModelReply) -> list[tuple[str, str]]:
     return [(part.name, part.arguments) for part in of.parts if isinstance(part, ToolCallPart)]
 
 
-def test_a_call_written_as_text_becomes_a_call_and_what_is_no_certain_call_stays_a_text() -> None:
+def test_only_a_certain_call_written_as_text_becomes_a_call() -> None:
     mended = repair(reply('{"name": "get_weather", "arguments": {"city": "Rome"}}'), TOOLS)
     assert calls(mended) == [("get_weather", ROME)]
     assert mended.finish == "tool_calls"
@@ -47,12 +47,12 @@ def test_a_call_written_as_text_becomes_a_call_and_what_is_no_certain_call_stays
         assert repair(reply(text), TOOLS) == reply(text)
 
 
-def test_nothing_becomes_a_call_where_no_tool_was_offered() -> None:
+def test_without_offered_tools_no_text_becomes_a_call() -> None:
     text = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
     assert repair(reply(text), ()) == reply(text)
 
 
-def test_real_calls_are_not_joined_by_written_ones() -> None:
+def test_written_calls_are_not_added_to_real_ones() -> None:
     real = reply(
         '{"name": "get_time", "arguments": {}}',
         ToolCallPart("1", "get_weather", ROME),
@@ -78,7 +78,7 @@ def test_a_thought_in_tags_becomes_reasoning() -> None:
     )
 
 
-def test_a_tag_in_the_middle_of_a_text_is_text() -> None:
+def test_a_tag_in_the_middle_of_a_text_stays_text() -> None:
     text = "HTML has no <think> tag."
     assert repair(reply(text), ()) == reply(text)
 
@@ -104,11 +104,11 @@ def test_a_tag_in_the_middle_of_a_text_is_text() -> None:
         ('"Rome"', '"Rome"'),
     ],
 )
-def test_arguments_are_mended_where_their_meaning_is_certain(given: str, mended: str) -> None:
+def test_arguments_are_repaired_if_their_meaning_is_certain(given: str, mended: str) -> None:
     assert mended_arguments(given, WEATHER) == mended
 
 
-def test_a_tool_that_has_properties_of_its_own_keeps_them() -> None:
+def test_a_tool_with_its_own_properties_argument_keeps_it() -> None:
     tool = ToolSchema(
         "add_node", "", {"type": "object", "properties": {"properties": {"type": "object"}}}
     )
@@ -127,13 +127,13 @@ def test_a_tool_that_has_properties_of_its_own_keeps_them() -> None:
         ("length", "length"),
     ],
 )
-def test_the_finish_follows_the_calls_but_a_length_stop_is_kept(
+def test_the_finish_follows_the_calls_except_for_a_length_stop(
     finish: FinishReason, mended: FinishReason
 ) -> None:
     assert repair(reply(ToolCallPart("1", "get_time", "{}"), finish=finish), TOOLS).finish == mended
 
 
-def test_what_is_empty() -> None:
+def test_a_reply_without_text_and_calls_is_empty_unless_cut_off() -> None:
     assert is_empty(reply())
     assert is_empty(reply(" \n"))
     assert is_empty(reply(ReasoningPart("hm")))
@@ -152,13 +152,13 @@ def joined(chunks: list[Chunk], kind: type[TextChunk] | type[ReasoningChunk]) ->
     return "".join(chunk.text for chunk in chunks if isinstance(chunk, kind))
 
 
-def test_plain_text_passes_through_at_once() -> None:
+def test_plain_text_is_streamed_at_once() -> None:
     stream = StreamRepair(TOOLS)
     assert list(stream.feed(TextChunk("He"))) == [TextChunk("He")]
     assert list(stream.feed(TextChunk("llo"))) == [TextChunk("llo")]
 
 
-def test_json_is_not_held_back_where_no_tool_was_offered() -> None:
+def test_json_is_streamed_at_once_if_no_tool_is_offered() -> None:
     stream = StreamRepair(())
     assert list(stream.feed(TextChunk('{"city"'))) == [TextChunk('{"city"')]
 
@@ -179,7 +179,7 @@ def test_json_is_not_held_back_where_no_tool_was_offered() -> None:
         "The tag <tool_call> is used by some models.",
     ],
 )
-def test_what_is_shown_in_the_end_is_what_the_reply_says(text: str, size: int) -> None:
+def test_a_stream_shows_in_the_end_what_the_reply_says(text: str, size: int) -> None:
     chunks = streamed([text[at : at + size] for at in range(0, len(text), size)])
     seen_text, seen_thought, seen_calls = openai_shapes.joined(chunks)
     said_text, said_thought, said_calls = openai_shapes.as_joined(repair(reply(text), TOOLS))
@@ -187,7 +187,7 @@ def test_what_is_shown_in_the_end_is_what_the_reply_says(text: str, size: int) -
     assert [call[1:] for call in seen_calls] == [call[1:] for call in said_calls]
 
 
-def test_an_example_in_the_middle_is_shown_as_soon_as_the_text_goes_on() -> None:
+def test_a_json_example_in_a_text_is_shown_once_the_text_continues() -> None:
     stream = StreamRepair(TOOLS)
     assert list(stream.feed(TextChunk('So:\n```json\n{"a": 1}'))) == [TextChunk("So:\n")]
     assert list(stream.feed(TextChunk("\n```\nSee?"))) == [
@@ -196,14 +196,14 @@ def test_an_example_in_the_middle_is_shown_as_soon_as_the_text_goes_on() -> None
     ]
 
 
-def test_an_answer_begins_anew_where_too_much_was_shown() -> None:
+def test_a_streamed_answer_restarts_if_too_much_was_shown() -> None:
     stream = StreamRepair(TOOLS)
     assert list(stream.feed(TextChunk("hm")))
     whole = reply(ReasoningPart("hm", native=False), "Yes.")
     assert list(stream.close(whole)) == [Restarted(), ReasoningChunk("hm"), TextChunk("Yes.")]
 
 
-def test_words_before_a_real_call_are_not_held_back_until_the_end() -> None:
+def test_text_before_a_real_call_is_not_held_back_until_the_end() -> None:
     stream = StreamRepair(TOOLS)
     assert list(stream.feed(TextChunk('{"a"'))) == []
     call = ToolCallChunk(0, "{}", "1", "get_time")
@@ -213,7 +213,7 @@ def test_words_before_a_real_call_are_not_held_back_until_the_end() -> None:
 
 # In the suite tests/llm/test_linear_time.py streams texts of the same kinds.
 @pytest.mark.parametrize("share", short_and_long(9, 1))
-def test_a_long_broken_text_is_streamed_in_time_that_grows_with_its_length(share: int) -> None:
+def test_a_long_broken_text_is_streamed_in_linear_time(share: int) -> None:
     for opening in HOSTILE[::share]:
 
         def work(size: int, opening: str = opening) -> None:

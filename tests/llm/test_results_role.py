@@ -22,7 +22,7 @@ def takes_results(model: ScriptedModel) -> bool:
     return has_results_role(model, learned_of(model))
 
 
-def test_a_refusal_or_the_models_server_tells_that_there_is_no_role_for_results() -> None:
+def test_models_that_call_tools_as_text_or_not_at_all_take_no_results_role() -> None:
     assert takes_results(ScriptedModel([]))
     assert takes_results(model_with())
     assert takes_results(model_with(calls_tools=True))
@@ -57,7 +57,7 @@ def shown(
     return messages[-1].tool_returns[0].content
 
 
-def test_a_plain_result_has_no_envelope_whatever_it_holds() -> None:
+def test_a_plain_result_is_shown_without_an_envelope() -> None:
     for content, text in (
         ("Sunny.", "Sunny."),
         ("", "Done."),
@@ -75,7 +75,7 @@ def test_a_plain_result_has_no_envelope_whatever_it_holds() -> None:
     assert '"status": "OK"' in shown("Sunny.", plain=False)
 
 
-def test_an_edit_of_memory_tells_what_it_wrote_and_no_more() -> None:
+def test_the_result_of_a_memory_edit_shows_only_what_was_written() -> None:
     assert shown("Name is Ada.\nLikes tea.", name="memory_insert") == "Saved: Likes tea."
     noted = "Name is Ada.\nLikes tea.\n\n[A secret (key) was removed from the text that you wrote.]"
     assert (

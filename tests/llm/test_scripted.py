@@ -32,7 +32,7 @@ async def test_replies_come_in_the_order_of_the_script() -> None:
     assert [request.messages[-1].text for request in model.requests] == ["a", "b", "c"]
 
 
-async def test_chunks_come_word_by_word_where_they_are_asked_for() -> None:
+async def test_chunks_are_streamed_word_by_word_on_request() -> None:
     reply = ModelReply(
         (ReasoningPart("a b"), TextPart("Hi there  you"), call("get_time")),
         Usage(1, 2),
@@ -47,7 +47,7 @@ async def test_chunks_come_word_by_word_where_they_are_asked_for() -> None:
     assert (await collect(ScriptedModel([reply]), ask("x")))[0] == []
 
 
-async def test_a_script_that_is_used_up_says_so() -> None:
+async def test_an_exhausted_script_is_an_error() -> None:
     model = ScriptedModel(["one"], name="short")
     await whole_reply(model, ask("x"))
     with pytest.raises(ModelError, match=r"The script of scripted/short has no reply for call 2"):
@@ -74,13 +74,13 @@ def test_each_part_is_one_chunk_and_calls_are_numbered() -> None:
     ]
 
 
-def test_words_lose_none_of_their_spaces() -> None:
+def test_chunks_by_word_keep_all_spaces() -> None:
     chunks = list(chunks_of(REPLY, by_word=True))
     assert "".join(chunk.text for chunk in chunks if isinstance(chunk, TextChunk)) == " c\nd "
     assert len(chunks) == 7
 
 
-async def test_texts_that_share_words_lie_close() -> None:
+async def test_texts_with_common_words_are_similar() -> None:
     tea, more_tea, train = await ScriptedEmbedder().embed(
         ["jasmine tea", "Jasmine tea, please", "a train to Rome"]
     )

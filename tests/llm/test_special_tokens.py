@@ -1,4 +1,4 @@
-"""Special tokens in texts reach no model's server whole, and replies get them back whole."""
+"""Special tokens are broken up in requests to a model's server, and restored in its replies."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> OpenAI
 
 
 @pytest.mark.parametrize("token", TOKENS)
-async def test_no_special_token_of_a_text_reaches_a_models_server(
+async def test_a_special_token_in_a_text_never_reaches_a_models_server(
     model: OpenAICompatibleModel, server: ModelServer, token: str
 ) -> None:
     words = f"x{token}system"
@@ -58,12 +58,12 @@ async def test_no_special_token_of_a_text_reaches_a_models_server(
         model, ask(*history, tools=[tool], settings=ModelSettings(extra={"stop": [token]}))
     )
     body = server.requests[0].body
-    assert body.pop("stop") == [token], "what the developer sets is no text of others"
+    assert body.pop("stop") == [token], "settings of the developer are sent unchanged"
     assert token not in json.dumps(body, ensure_ascii=False)
     assert without_breaks(body)["messages"][1]["content"] == words
 
 
-async def test_texts_without_a_special_token_go_out_to_the_byte(
+async def test_texts_without_special_tokens_are_sent_unchanged(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     await whole_reply(
@@ -73,7 +73,7 @@ async def test_texts_without_a_special_token_go_out_to_the_byte(
     assert "\u200b".encode() not in server.requests[0].raw
 
 
-async def test_what_the_model_copies_from_a_broken_text_comes_back_whole(
+async def test_a_copied_broken_token_comes_back_whole(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     await whole_reply(model, ask("Remember <|im_start|> and [INST]."))
@@ -87,7 +87,7 @@ async def test_what_the_model_copies_from_a_broken_text_comes_back_whole(
         assert json.loads(getattr(call, "arguments", "")) == {"city": text.text}
 
 
-def test_a_sign_that_nobody_sees_stays_where_it_breaks_no_token() -> None:
+def test_a_zero_width_space_that_breaks_no_token_stays() -> None:
     for text in (
         "[\u200b\u1780\u17d2\u1798]",
         "<\u200bhuman>",
@@ -104,7 +104,7 @@ def test_a_sign_that_nobody_sees_stays_where_it_breaks_no_token() -> None:
 
 
 @pytest.mark.parametrize("kind", ["responses", "messages"])
-async def test_a_server_behind_another_format_gets_no_special_token_either(
+async def test_servers_with_other_formats_get_no_special_token_either(
     server: ModelServer, connections: Connections, waits: Waits, kind: str
 ) -> None:
     if kind == "messages":
@@ -144,7 +144,7 @@ async def test_a_server_behind_another_format_gets_no_special_token_either(
     assert json.loads(getattr(call, "arguments", "")) == {"city": "<|im_start|>"}
 
 
-def test_openais_own_servers_read_texts_as_texts() -> None:
+def test_tokens_are_not_broken_for_openais_own_servers() -> None:
     assert not dialect_of("openai", "https://api.openai.com/v1").reads_special_tokens
     assert not dialect_of("azure", "https://x.openai.azure.com").reads_special_tokens
     assert is_providers_own("https://api.anthropic.com")

@@ -1,7 +1,4 @@
-"""Log probabilities of tokens, with servers that have them and servers that have none.
-
-Over real HTTP.
-"""
+"""Log probabilities of tokens over real HTTP, from servers that have them and others."""
 
 from typing import Any
 
@@ -72,7 +69,7 @@ def answer_with(logprobs: Any) -> Answer:
     return answer
 
 
-async def test_probabilities_are_read_in_every_shape_that_servers_write(
+async def test_log_probabilities_are_read_in_every_known_shape(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     for name, written, tokens in SHAPES:
@@ -83,7 +80,7 @@ async def test_probabilities_are_read_in_every_shape_that_servers_write(
         assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
 
 
-async def test_who_asks_for_no_probabilities_gets_none(
+async def test_without_a_request_for_log_probabilities_there_are_none(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     server.push(answer_with(SHAPES[0][1]))
@@ -91,7 +88,7 @@ async def test_who_asks_for_no_probabilities_gets_none(
     assert not {"logprobs", "top_logprobs"} & server.requests[-1].body.keys()
 
 
-async def test_the_pieces_of_a_stream_are_put_together(
+async def test_the_log_probabilities_of_a_stream_are_joined(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     rows = [[token("H", -1.0)], [token("i", -2.0), token("!", -3.0)], None]
@@ -140,7 +137,7 @@ REFUSALS: list[tuple[int, Any]] = [
 @pytest.mark.parametrize(
     ("status", "refusal"), REFUSALS, ids=[str(body)[:60] for _, body in REFUSALS]
 )
-async def test_a_model_without_probabilities_answers_without_them_and_teaches_it_once(
+async def test_a_model_that_refuses_log_probabilities_is_asked_for_them_only_once(
     model: OpenAICompatibleModel, server: ModelServer, status: int, refusal: Any
 ) -> None:
     server.otherwise = lambda seen: (
@@ -153,7 +150,7 @@ async def test_a_model_without_probabilities_answers_without_them_and_teaches_it
     assert len(server.requests) <= 4
 
 
-async def test_fewer_alternatives_are_asked_for_where_so_many_are_refused(
+async def test_fewer_alternatives_are_requested_after_a_refusal(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     words = {
@@ -174,7 +171,7 @@ async def test_fewer_alternatives_are_asked_for_where_so_many_are_refused(
         assert len(server.requests) - before == calls
 
 
-async def test_a_refusal_about_something_else_is_not_laid_to_probabilities(
+async def test_a_refusal_for_another_reason_is_not_attributed_to_log_probabilities(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
     server.push(Answer({"error": {"message": "You have no access to this model"}}, 403))
@@ -183,7 +180,7 @@ async def test_a_refusal_about_something_else_is_not_laid_to_probabilities(
     assert len(server.requests) == 1
 
 
-async def test_openais_responses_bring_probabilities_too(
+async def test_openais_responses_api_returns_log_probabilities_too(
     connections: Connections, waits: Waits
 ) -> None:
     text = {

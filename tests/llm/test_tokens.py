@@ -20,7 +20,7 @@ from ricordo.llm.tokens import (
 from tests.llm.talk import WEATHER, ask, said, weather_call, weather_return
 
 
-def test_a_text_counts_by_its_alphabets() -> None:
+def test_a_text_is_counted_by_its_scripts() -> None:
     counts = {
         "": 0,
         "a": 1,
@@ -41,7 +41,7 @@ def test_a_message_counts_all_its_parts() -> None:
     assert part_tokens(ImagePart("image/png", data="A" * 9_000_000)) == IMAGE_TOKENS
 
 
-def test_only_reasoning_that_is_sent_back_counts() -> None:
+def test_only_reasoning_that_is_sent_back_is_counted() -> None:
     assert part_tokens(ReasoningPart("x" * 400)) == 0
     assert part_tokens(ReasoningPart("x" * 400, signature="s")) == 100
 
@@ -57,7 +57,7 @@ def test_a_request_counts_messages_and_tools() -> None:
     ["word " * 5_000, "日本語" * 3_000, "é" * 9_000, "a" * 3_000 + "語" * 3_000, "x" * 2_000_000],
 )
 @pytest.mark.parametrize("tokens", [1, 7, 500])
-def test_a_long_text_keeps_as_much_of_its_beginning_as_fits(text: str, tokens: int) -> None:
+def test_a_text_is_cut_to_the_longest_beginning_that_fits(text: str, tokens: int) -> None:
     short = shortened(text, tokens)
     assert text.startswith(short)
     assert short

@@ -73,7 +73,7 @@ OFFERED = {WEATHER.name: WEATHER, CLOCK.name: CLOCK}
         ("Well:\n```python\nget_weather(city='Rome')\n```", "Well:", 1),
     ],
 )
-def test_calls_are_read_in_every_notation(text: str, rest: str, count: int) -> None:
+def test_written_calls_are_read_in_every_notation(text: str, rest: str, count: int) -> None:
     calls, left = written_calls(text, OFFERED)
     assert (len(calls), left) == (count, rest)
     assert len({call.call_id for call in calls}) == count
@@ -99,11 +99,11 @@ def test_calls_are_read_in_every_notation(text: str, rest: str, count: int) -> N
         "",
     ],
 )
-def test_what_is_no_certain_call_stays_a_text(text: str) -> None:
+def test_an_uncertain_call_stays_text(text: str) -> None:
     assert written_calls(text, OFFERED)[0] == []
 
 
-def test_values_between_tags_become_what_the_tool_wants() -> None:
+def test_values_between_tags_get_the_types_of_the_tools_schema() -> None:
     schema = {
         "type": "object",
         "properties": {"days": {"type": "integer"}, "city": {"type": "string"}},
@@ -127,13 +127,15 @@ def test_values_between_tags_become_what_the_tool_wants() -> None:
         ("other:3", "other:3"),
     ],
 )
-def test_what_stands_around_a_name_goes_where_the_tool_is_known_then(name: str, meant: str) -> None:
+def test_additions_around_a_name_are_removed_if_the_tool_is_then_known(
+    name: str, meant: str
+) -> None:
     assert offered_name(name, OFFERED) == meant
 
 
 # In the suite tests/llm/test_linear_time.py reads texts of the same kinds.
 @pytest.mark.parametrize("share", short_and_long(9, 1))
-def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length(share: int) -> None:
+def test_a_long_broken_text_is_read_in_linear_time(share: int) -> None:
     for opening in HOSTILE[::share]:
 
         def work(size: int, opening: str = opening) -> None:
@@ -144,7 +146,7 @@ def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length(share: in
         require_linear(work, 1_000, opening)
 
 
-def test_no_text_can_break_the_reading() -> None:
+def test_no_text_makes_the_reader_fail() -> None:
     chance = random.Random(7)  # noqa: S311 - chance that is the same every time
     words = [*MARKS, *'{ } ( ) [ ] = ``` x "name": "get_time" </tool_call>'.split(), "\n", "\ud800"]
     for _ in range(1_000):

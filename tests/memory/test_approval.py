@@ -83,7 +83,7 @@ async def count_of_versions(store: SqliteStore) -> int:
     return (await owned_of(store)).chain.versions
 
 
-async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_took_over(
+async def test_an_approved_proposal_becomes_a_version_of_the_agent_approved_by_the_owner(
     store: SqliteStore,
 ) -> None:
     await put(store, "human", TEXT)
@@ -104,8 +104,8 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     kept = await reread(store, proposal)
     assert kept == done.proposal
     assert (kept.status, kept.result, kept.resolved_by) == ("approved", version.id, "user-ada")
-    # If the owner approves with another text, the owner is its author. With the proposed text the
-    # agent is.
+    # An owner who approves with another text is the author of the version. If the text is the
+    # proposed one, the agent is the author.
     same, edited = (
         await proposed(store, "rum", "gin"),
         await proposed(store, "Turin", "Rome", by=COACH, reasoning="A change"),
@@ -120,7 +120,7 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     assert authors[:2] == [(ADA, "A change"), (TUTOR, 'human: + "Likes: gin"')]
 
 
-async def test_only_people_decide_only_about_their_own_and_only_once(store: SqliteStore) -> None:
+async def test_only_the_owner_can_decide_a_proposal_and_only_once(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
     proposal = await proposed(store, "tea", "rum")
     for work in (approval.approve, approval.reject):
@@ -154,7 +154,7 @@ async def test_only_people_decide_only_about_their_own_and_only_once(store: Sqli
     assert await text_of(store) == TEXT.replace("tea", "rum")
 
 
-async def test_a_proposed_deletion_is_done_unless_the_block_changed(store: SqliteStore) -> None:
+async def test_an_approved_deletion_is_done_unless_the_block_changed(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
     proposal = await drafted(store, None)
     await put(store, "human", TEXT + "More\n")
@@ -170,7 +170,7 @@ async def test_a_proposed_deletion_is_done_unless_the_block_changed(store: Sqlit
     assert await block_of(store) is None
 
 
-async def test_what_waits_for_a_block_that_is_deleted_expires_and_waits_again_once_the_block_is_restored(
+async def test_proposals_of_a_deleted_block_expire_and_wait_again_after_its_restore(
     store: SqliteStore,
 ) -> None:
     block = await put(store, "human", TEXT, title="You", policy="guarded")
@@ -203,13 +203,13 @@ async def test_what_waits_for_a_block_that_is_deleted_expires_and_waits_again_on
     done = await approve(store, waiting[0])
     assert isinstance(done, Approved)
     assert (done.block.id, done.block.value) == (block.id, TEXT.replace("tea", "rum"))
-    # When the owner approves a deletion, it is approved, and other proposals for the block end.
+    # If the owner approves a deletion, other proposals for the block expire.
     other, third = await drafted(store, None), await proposed(store, "Turin", "Rome", by=COACH)
     await approve(store, other)
     assert [(await reread(store, one)).status for one in (other, third)] == ["approved", "expired"]
 
 
-async def test_what_waits_since_before_its_block_was_deleted_without_its_end_is_settled_by_a_text(
+async def test_a_proposal_left_open_by_an_old_deletion_is_settled_with_a_text(
     store: SqliteStore,
 ) -> None:
     """In earlier versions of Ricordo, deletions left proposals open."""
@@ -228,7 +228,7 @@ async def test_what_waits_since_before_its_block_was_deleted_without_its_end_is_
     assert await text_of(store) == TEXT.replace("tea", "rum")
 
 
-async def test_a_proposed_new_label_is_taken_with_the_text_unless_it_is_taken(
+async def test_a_proposed_new_label_is_applied_unless_it_is_in_use(
     store: SqliteStore,
 ) -> None:
     await put(store, "human", TEXT)
@@ -244,7 +244,7 @@ async def test_a_proposed_new_label_is_taken_with_the_text_unless_it_is_taken(
     assert await block_of(store) is None
 
 
-async def test_of_two_decisions_at_once_the_second_is_told_of_the_first(store: SqliteStore) -> None:
+async def test_of_two_decisions_at_once_the_second_is_refused(store: SqliteStore) -> None:
     works: dict[str, Callable[[Transaction, str], Any]] = {
         "approved": lambda tx, id: approval.approve(tx, Scope(), id, ADA),
         "rejected": lambda tx, id: approval.reject(tx, Scope(), id, ADA),
@@ -266,7 +266,7 @@ async def test_of_two_decisions_at_once_the_second_is_told_of_the_first(store: S
         assert (await text_of(store) != TEXT) == (first == "approved"), (first, second)
 
 
-async def test_an_approval_and_a_put_at_once_lose_nothing(store: SqliteStore) -> None:
+async def test_an_approval_and_a_put_at_the_same_time_lose_nothing(store: SqliteStore) -> None:
     for line, approves_first in (("Turin", True), ("Turin", False), ("tea", True), ("tea", False)):
         block = await put(store, "human", TEXT)
         proposal = await proposed(store, "tea", "rum")
@@ -294,7 +294,7 @@ async def test_an_approval_and_a_put_at_once_lose_nothing(store: SqliteStore) ->
 
 
 @pytest.mark.parametrize("approves_first", [True, False])
-async def test_an_approval_and_another_change_at_once_follow_each_other(
+async def test_an_approval_and_another_change_at_the_same_time_run_one_after_the_other(
     store: SqliteStore, approves_first: bool
 ) -> None:
     await put(store, "human", TEXT, policy="direct")
@@ -326,7 +326,7 @@ async def test_an_approval_and_another_change_at_once_follow_each_other(
 
 
 @pytest.mark.parametrize("what", ["approve", "put", "undo"])
-async def test_what_meets_an_erasure_finds_nothing_and_brings_nothing_back(
+async def test_a_change_during_an_erasure_finds_nothing_and_restores_nothing(
     store: SqliteStore, what: str
 ) -> None:
     await put(store, "human", TEXT, policy="direct")
@@ -349,7 +349,7 @@ async def test_what_meets_an_erasure_finds_nothing_and_brings_nothing_back(
     assert left == [[], [], []]
 
 
-async def test_several_proposals_of_one_block_approved_at_once_are_all_in_it(
+async def test_several_proposals_approved_at_once_are_all_in_the_block(
     store: SqliteStore,
 ) -> None:
     lines = [f"line {number:02}" for number in range(12)]
@@ -364,7 +364,7 @@ async def test_several_proposals_of_one_block_approved_at_once_are_all_in_it(
     assert await text_of(store) == "\n".join(expected)
 
 
-async def test_the_job_of_expiry_ends_those_whose_time_is_over_and_no_others(
+async def test_the_expiry_job_expires_only_overdue_proposals(
     store: SqliteStore, clock: Any
 ) -> None:
     await put(store, "human", TEXT)
@@ -423,7 +423,7 @@ async def undo(store: SqliteStore, run_id: str) -> approval.Undone:
     return await store.write(lambda tx: approval.undo_run(tx, Scope(), run_id, ADA))
 
 
-async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(
+async def test_an_undone_run_leaves_every_block_as_it_was_and_can_be_repeated(
     store: SqliteStore,
 ) -> None:
     for label in ("human", "goals", "old"):
@@ -459,7 +459,7 @@ async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(
     assert await count_of_versions(store) == versions
 
 
-async def test_a_block_that_an_agent_deleted_of_its_own_stands_in_its_prompt_again(
+async def test_undoing_restores_a_block_that_an_agent_deleted_from_its_own_memory(
     store: SqliteStore,
 ) -> None:
     await put(store, "human", TEXT)
@@ -475,7 +475,7 @@ async def test_a_block_that_an_agent_deleted_of_its_own_stands_in_its_prompt_aga
     assert (back.id, back.value, back.description) == (state.blocks[0].id, "I am Nina.", "Who I am")
 
 
-async def test_a_block_that_is_overtaken_while_its_run_is_undone_leaves_no_version_without_a_block(
+async def test_an_undo_that_meets_another_change_leaves_no_version_without_a_block(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put(store, "human", TEXT, policy="direct")
@@ -493,7 +493,8 @@ async def test_a_block_that_is_overtaken_while_its_run_is_undone_leaves_no_versi
     count = await count_of_versions(store)
     monkeypatch.setattr(blocks, "labelled", before_somebody_changes_a_setting)
     try:
-        done = await undo(store, run_id)  # this succeeds where units of work run again
+        # The undo succeeds on databases that repeat a unit of work; on others it raises Overtaken.
+        done = await undo(store, run_id)
         assert [one.outcome for one in done.blocks] == ["undone"]
     except Overtaken:
         assert await count_of_versions(store) == count
@@ -501,7 +502,7 @@ async def test_a_block_that_is_overtaken_while_its_run_is_undone_leaves_no_versi
     assert (block.value == TEXT) == (await count_of_versions(store) == count + 1)
 
 
-async def test_undoing_keeps_what_others_wrote_since_and_tells_where_it_cannot(
+async def test_undoing_keeps_later_changes_and_reports_conflicts(
     store: SqliteStore,
 ) -> None:
     await put(store, "human", TEXT, policy="direct")
@@ -526,7 +527,7 @@ async def test_undoing_keeps_what_others_wrote_since_and_tells_where_it_cannot(
     )
 
 
-async def test_steps_of_a_run_between_which_others_wrote_are_undone_one_by_one(
+async def test_steps_of_a_run_with_other_changes_between_them_are_undone_one_by_one(
     store: SqliteStore,
 ) -> None:
     await put(store, "human", TEXT, policy="direct")
@@ -545,7 +546,7 @@ async def test_steps_of_a_run_between_which_others_wrote_are_undone_one_by_one(
     assert await text_of(store) == TEXT.replace("Ada", "Ada L.")
 
 
-async def test_undoing_takes_back_what_was_approved_of_the_run_and_rejects_what_waits(
+async def test_undoing_reverts_approved_edits_of_the_run_and_rejects_waiting_ones(
     store: SqliteStore,
 ) -> None:
     await put(store, "human", TEXT)
@@ -566,7 +567,7 @@ async def test_undoing_takes_back_what_was_approved_of_the_run_and_rejects_what_
     assert await store.read(lambda tx: proposals.waiting_counts(tx, owned.chain.id)) == {}
 
 
-async def test_a_run_that_goes_on_is_unknown_or_anothers_is_not_undone(store: SqliteStore) -> None:
+async def test_an_open_unknown_or_foreign_run_cannot_be_undone(store: SqliteStore) -> None:
     await put(store, "human", TEXT, policy="direct")
     state = await make.stored_agent(store)
     open_run = make.run(state.agent, id="run-8")
@@ -584,7 +585,7 @@ async def test_a_run_that_goes_on_is_unknown_or_anothers_is_not_undone(store: Sq
     assert (other.blocks, await text_of(store)) == ((), "y")
 
 
-async def test_an_approval_that_collides_compares_a_bounded_part_of_a_long_text_with_its_many_versions(
+async def test_a_conflicting_approval_compares_a_bounded_part_of_the_versions(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def text(top: str, number: int) -> str:

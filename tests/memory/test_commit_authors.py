@@ -26,7 +26,7 @@ ODD: Mapping[tuple[str, str], str] = {
 }
 
 
-async def test_whatever_a_commit_calls_its_author_can_be_stored(store: Store) -> None:
+async def test_every_author_name_of_a_commit_can_be_stored(store: Store) -> None:
     def read(tx: Transaction) -> dict[tuple[str, str], Actor]:
         return {written: CommitAuthors(tx, Scope(), ADA).of(*written) for written in ODD}
 
@@ -36,7 +36,9 @@ async def test_whatever_a_commit_calls_its_author_can_be_stored(store: Store) ->
 
 
 @pytest.mark.parametrize("is_pushed", [False, True])
-async def test_an_address_of_two_users_is_nobodys(store: Store, is_pushed: bool) -> None:
+async def test_an_email_address_of_two_users_identifies_neither(
+    store: Store, is_pushed: bool
+) -> None:
     def work(tx: Transaction) -> list[Actor]:
         made = [
             users.create(tx, Scope(), UserDraft(name, name, f"{name}@home.example"))

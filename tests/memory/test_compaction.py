@@ -41,7 +41,7 @@ MODES: tuple[CompactionMode, ...] = (
 )
 
 
-def said(size: int, role: str = "user") -> Message:
+def message_of_size(size: int, role: str = "user") -> Message:
     return replace(make.message(AGENT, "x" * 4 * size), role=role)
 
 
@@ -84,13 +84,17 @@ def cut_at(
 
 
 def talk(turns: int, size: int = 100) -> list[Message]:
-    return [message for _ in range(turns) for message in (said(size), said(size, "assistant"))]
+    return [
+        message
+        for _ in range(turns)
+        for message in (message_of_size(size), message_of_size(size, "assistant"))
+    ]
 
 
 sizes = st.one_of(st.integers(0, 60), st.integers(0, 3_000), st.sampled_from([9_000, 70_000]))
 pieces = st.one_of(
-    st.builds(lambda size: [said(size)], sizes),
-    st.builds(lambda size: [said(size, "assistant")], sizes),
+    st.builds(lambda size: [message_of_size(size)], sizes),
+    st.builds(lambda size: [message_of_size(size, "assistant")], sizes),
     st.builds(
         lambda many, gated: exchange(*many, gated=gated),
         st.lists(sizes, min_size=1, max_size=3),
@@ -115,7 +119,7 @@ def windows(draw: st.DrawFn) -> tuple[list[Message], int]:
     if draw(st.booleans()):
         return [*window, *draw(endings)], len(window) + 1
     during = [m for piece in draw(st.lists(pieces, max_size=6)) for m in piece if m.role != "user"]
-    return [*window, said(draw(sizes)), *during, *draw(endings)], len(window)
+    return [*window, message_of_size(draw(sizes)), *during, *draw(endings)], len(window)
 
 
 def starts_of(messages: list[Message]) -> list[str]:
@@ -129,7 +133,7 @@ def starts_of(messages: list[Message]) -> list[str]:
     st.floats(0, 1),
     st.sampled_from([50, 100, 200]),
 )
-def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
+def test_a_cut_splits_no_call_from_its_result_keeps_the_order_and_loses_nothing(
     case: tuple[list[Message], int],
     mode: CompactionMode,
     window_tokens: int,
@@ -174,7 +178,11 @@ def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
 
 
 settled = st.one_of(
-    st.builds(lambda size, role: [said(size, role)], sizes, st.sampled_from(["user", "assistant"])),
+    st.builds(
+        lambda size, role: [message_of_size(size, role)],
+        sizes,
+        st.sampled_from(["user", "assistant"]),
+    ),
     st.builds(lambda many: exchange(*many), st.lists(sizes, min_size=1, max_size=3)),
 )
 
@@ -186,14 +194,14 @@ settled = st.one_of(
     modes,
     st.sampled_from([4_096, 32_000]),
 )
-def test_there_is_progress_wherever_there_can_be(
+def test_every_cut_makes_progress_if_it_can(
     before: list[list[Message]],
     asked: int,
     during: list[list[Message]],
     mode: CompactionMode,
     window_tokens: int,
 ) -> None:
-    question = said(asked)
+    question = message_of_size(asked)
     steps = [step for step in during if step[0].role == "assistant"]
     past = [message for piece in before for message in piece]
     window = [SYSTEM, *past, question, *(message for step in steps for message in step)]
@@ -204,11 +212,11 @@ def test_there_is_progress_wherever_there_can_be(
         assert not past
         assert transcript_tokens(window) <= limit or len(steps) <= 1
     elif transcript_tokens(found.remaining) > limit:
-        # Only if too much stayed, every message that may leave has left.
+        # If more remains than the limit, every message that may leave has left.
         assert list(found.remaining) == [SYSTEM, question, *(steps[-1] if steps else [])]
 
 
-def test_a_sliding_cut_takes_the_share_first_and_falls_before_an_assistants_message() -> None:
+def test_a_sliding_cut_evicts_its_share_and_ends_before_an_assistant_message() -> None:
     window = [SYSTEM, *talk(10)]
     found = cut_at(window, "sliding_window", share=0.3)
     assert found.remaining[1].role == "assistant"
@@ -216,29 +224,29 @@ def test_a_sliding_cut_takes_the_share_first_and_falls_before_an_assistants_mess
     assert 0.2 <= share <= 0.3
 
 
-def test_all_leaves_nothing_but_the_system_message_and_this_turn() -> None:
-    window = [SYSTEM, SUMMARY, *talk(5), said(50), *exchange(10)]
+def test_mode_all_keeps_only_the_system_message_and_the_current_turn() -> None:
+    window = [SYSTEM, SUMMARY, *talk(5), message_of_size(50), *exchange(10)]
     found = cut_at(window, "all", keep_from=12)
     assert found == Cut(tuple(window[1:12]), (SYSTEM, *window[12:]), is_whole=True)
     on_demand = cut_at(window, "all")
     assert on_demand == Cut(tuple(window[1:]), (SYSTEM,), is_whole=True)
 
 
-def test_an_earlier_summary_leaves_with_what_it_is_folded_into_and_never_alone() -> None:
+def test_an_earlier_summary_is_evicted_with_later_messages_but_never_alone() -> None:
     window = [SYSTEM, SUMMARY, *talk(6)]
     found = cut_at(window, "sliding_window")
     assert found.evicted[0] is SUMMARY
-    assert cut_at([SYSTEM, SUMMARY, said(9_500)], "sliding_window", keep_from=2) is None
+    assert cut_at([SYSTEM, SUMMARY, message_of_size(9_500)], "sliding_window", keep_from=2) is None
     assert cut_at([SYSTEM, SUMMARY], "all") is None
     assert cut_at([SYSTEM], "all") is None
     assert cut_at([], "all") is None
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_turn_that_is_too_long_itself_loses_its_older_exchanges_and_keeps_its_question(
+def test_a_too_long_turn_loses_its_older_exchanges_and_keeps_the_users_message(
     mode: CompactionMode,
 ) -> None:
-    question = said(500)
+    question = message_of_size(500)
     steps = [exchange(1_500) for _ in range(8)]
     window = [SYSTEM, SUMMARY, question, *(message for step in steps for message in step)]
     found = cut_at(window, mode, keep_from=2)
@@ -251,21 +259,27 @@ def test_a_turn_that_is_too_long_itself_loses_its_older_exchanges_and_keeps_its_
     ]
 
 
-def test_a_heartbeat_is_no_question_to_keep() -> None:
-    question, beat = said(100), make.message(AGENT, parts=(heartbeat_event("x", "now"),))
+def test_a_heartbeat_does_not_count_as_the_users_message() -> None:
+    question, beat = message_of_size(100), make.message(AGENT, parts=(heartbeat_event("x", "now"),))
     window = [SYSTEM, question, *exchange(4_000), beat, *exchange(4_000), beat, *exchange(4_000)]
     found = cut_at(window, "all", keep_from=1)
     assert found is not None
     assert found == Cut(tuple(window[2:7]), (SYSTEM, question, *window[7:]), is_whole=True)
 
 
-def test_a_call_that_an_old_crash_left_without_result_can_leave() -> None:
-    window = [SYSTEM, *exchange(10, answered=False), said(10), said(10, "assistant"), *talk(60)]
+def test_an_old_call_without_a_result_can_be_evicted() -> None:
+    window = [
+        SYSTEM,
+        *exchange(10, answered=False),
+        message_of_size(10),
+        message_of_size(10, "assistant"),
+        *talk(60),
+    ]
     found = cut_at(window, "all")
     assert found == Cut(tuple(window[1:]), (SYSTEM,), is_whole=True)
 
 
-def test_a_large_system_message_does_not_make_all_of_the_conversation_leave() -> None:
+def test_a_large_system_message_does_not_evict_the_whole_conversation() -> None:
     system = make.message(AGENT, "s" * 4 * 5_000, "system")
     window = [system, *talk(20)]
     found = cut_at(window, "sliding_window", overhead=1_000)
@@ -295,7 +309,7 @@ turns = st.lists(st.tuples(sizes, st.lists(sizes, max_size=5)), min_size=1, max_
     st.sampled_from([0.5, 0.8, 1.0, 1.3, 2.0]),
     st.sampled_from([0, 700]),
 )
-def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_double(
+def test_every_request_soon_fits_even_if_the_estimate_is_half_or_double(
     said_and_done: list[tuple[int, list[int]]],
     mode: CompactionMode,
     window_tokens: int,
@@ -341,7 +355,7 @@ def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_doub
         raise AssertionError("refused four times")
 
     for asked, steps in said_and_done:
-        question = said(asked)
+        question = message_of_size(asked)
         window.append(question)
         begin = len(window) - 1
         for size in steps:
@@ -350,5 +364,5 @@ def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_doub
             window += exchange(size)
         ask(begin)
         window.append(said(3, "assistant"))
-    # The correction is learned once and holds.
+    # The loop learns the correction once, and keeps it.
     assert refusals <= 2

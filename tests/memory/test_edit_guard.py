@@ -34,7 +34,7 @@ GUARD = EditGuard(
 )
 
 
-def test_what_was_recalled_and_what_the_system_says_is_no_news_and_ones_own_words_are() -> None:
+def test_recalled_text_and_instructions_cannot_be_saved_and_new_text_can() -> None:
     for text in (
         PASSAGE,
         f"- {PASSAGE.upper()}",
@@ -60,7 +60,7 @@ def test_what_was_recalled_and_what_the_system_says_is_no_news_and_ones_own_word
         GUARD.require_new(text)
 
 
-def test_ninety_percent_is_where_a_repetition_begins() -> None:
+def test_a_text_with_ninety_percent_of_known_words_is_a_repetition() -> None:
     words = [f"word{number}" for number in range(104)]
     guard = EditGuard(lambda: GuardSources(recalled=(" ".join(words),)))
     with pytest.raises(Invalid):
@@ -68,7 +68,7 @@ def test_ninety_percent_is_where_a_repetition_begins() -> None:
     guard.require_new(" ".join([*words, *(f"new{number}" for number in range(12))]))
 
 
-def test_what_a_write_adds_is_what_was_not_there() -> None:
+def test_added_lines_are_the_lines_that_the_old_text_lacks() -> None:
     for before, after, added in (
         ("Ada", "Ada\nLikes tea.", "Likes tea."),
         ("Name: Ada\nLikes tea", "Name: Ada\nLikes green tea", "green"),
@@ -81,7 +81,7 @@ def test_what_a_write_adds_is_what_was_not_there() -> None:
         )
 
 
-def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
+def test_search_results_are_read_with_their_escapes_undone() -> None:
     agent = make.agent()
     found = json.dumps([{"content": 'She said: "tea"\nand left.'}])
     whole = ToolReturnPart("c", "archival_memory_search", "success", found, is_json=True)
@@ -101,7 +101,7 @@ def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
     ]
 
 
-def test_what_she_said_herself_is_hers_also_where_a_search_found_it() -> None:
+def test_a_users_own_messages_in_search_results_are_attributed_to_the_user() -> None:
     agent = make.agent()
     hits = [
         {"role": "user", "content": "She likes tea."},
@@ -122,7 +122,7 @@ TEXT = "Name: Ada\n- Likes green tea in the morning, no sugar.\nCity: Turin"
 LINE = "Likes green tea in the morning, no sugar."
 
 
-def test_a_line_that_is_there_already_is_found_whatever_its_bullet() -> None:
+def test_a_line_that_exists_already_is_found_whatever_its_bullet() -> None:
     for line in (LINE, f"* {LINE}", f"3. {LINE}", LINE.upper(), LINE.replace(" ", "  ")):
         after = f"{TEXT}\n{line}"
         (known,) = found = repeated("human", TEXT, after, {"notes": line})
@@ -141,7 +141,7 @@ def test_a_line_that_is_there_already_is_found_whatever_its_bullet() -> None:
         assert not only_repeats("human", before, after, repeated("human", before, after, {})), after
 
 
-def test_nearly_the_same_line_is_told_of_and_an_updated_one_is_not() -> None:
+def test_a_nearly_equal_line_is_reported_and_an_updated_one_is_not() -> None:
     near = "Likes green tea in the early morning, no sugar."
     (standing,) = repeated("notes", "", near, {"human": TEXT})
     assert not standing.is_same
@@ -156,7 +156,7 @@ def memory() -> WorkingMemory:
     return WorkingMemory(AgentState(agent, make.conversation(agent), blocks), GUARD)
 
 
-def test_a_repetition_is_written_nowhere(memory: WorkingMemory) -> None:
+def test_a_repetition_is_refused_by_every_write(memory: WorkingMemory) -> None:
     with pytest.raises(Invalid, match="a search of your memory"):
         memory.write("notes", PASSAGE, "call-1")
     with pytest.raises(Invalid, match="your own instructions"):
@@ -168,7 +168,7 @@ def test_a_repetition_is_written_nowhere(memory: WorkingMemory) -> None:
     assert (memory.edits, memory.passages, memory.notes) == ([], [], {})
 
 
-def test_a_line_that_another_block_has_is_written_and_told_of(memory: WorkingMemory) -> None:
+def test_a_line_of_another_block_is_written_with_a_note(memory: WorkingMemory) -> None:
     assert memory.write("notes", LINE, "call-1") == LINE
     ((note,),) = memory.notes.values()
     assert 'is already in memory block "human", line 2' in note
@@ -189,7 +189,7 @@ def test_long_texts_are_compared_in_linear_time() -> None:
     require_linear(work, 190)
 
 
-def test_putting_the_blocks_own_words_in_order_is_no_repetition_of_what_a_search_gave() -> None:
+def test_reordering_a_blocks_own_text_is_no_repetition_of_a_search_result() -> None:
     lines = [
         " ".join(f"{name}{number}" for number in range(30)) for name in ("tea", "trip", "work")
     ]

@@ -35,7 +35,7 @@ async def begin(store: SqliteStore, *labels: str) -> tuple[AgentState, WorkingMe
     return state, WorkingMemory(state)
 
 
-async def now(store: SqliteStore, state: AgentState) -> dict[str, str]:
+async def block_texts(store: SqliteStore, state: AgentState) -> dict[str, str]:
     """Return the texts of the agent's blocks, in their order."""
     return {block.label: block.value for block in (await reloaded(store, state)).blocks}
 
@@ -55,7 +55,9 @@ async def exists(store: SqliteStore, block: Block) -> bool:
     return True
 
 
-async def test_a_new_block_is_the_agents_own_and_shown_in_the_next_step(store: SqliteStore) -> None:
+async def test_a_new_block_belongs_to_the_agent_and_is_shown_in_the_next_step(
+    store: SqliteStore,
+) -> None:
     state, memory = await begin(store)
     memory.create("plans/2026", "Rest\tnow", "What is ahead", "call-1")
     memory.write("plans/2026", "Walk\tnow", "call-2")
@@ -73,7 +75,7 @@ async def test_a_new_block_is_the_agents_own_and_shown_in_the_next_step(store: S
     assert made.created_at > state.agent.created_at
 
 
-async def test_an_agent_without_blocks_gets_a_chain_with_its_first(store: SqliteStore) -> None:
+async def test_the_first_blocks_of_an_agent_share_a_new_chain(store: SqliteStore) -> None:
     state = await make.stored_agent(store)
     for label in ("human", "plans"):
         memory = WorkingMemory(state)
@@ -85,7 +87,7 @@ async def test_an_agent_without_blocks_gets_a_chain_with_its_first(store: Sqlite
     assert chain.id == first.chain_id
 
 
-async def test_an_agents_own_block_is_deleted_and_a_shared_one_only_let_go(
+async def test_removing_deletes_an_agents_own_block_and_detaches_a_shared_one(
     store: SqliteStore,
 ) -> None:
     state, other = await agent_with(store), await make.stored_agent(store, make.agent("Otto"))
@@ -105,10 +107,10 @@ async def test_an_agents_own_block_is_deleted_and_a_shared_one_only_let_go(
         True,
         True,
     ]
-    assert set(await now(store, other)) == {"team", "persona"}
+    assert set(await block_texts(store, other)) == {"team", "persona"}
 
 
-async def test_blocks_change_places_and_labels_are_used_again_within_one_step(
+async def test_blocks_can_swap_labels_and_labels_can_be_reused_within_one_step(
     store: SqliteStore,
 ) -> None:
     state, memory = await begin(store, "a", "b", "c")
@@ -119,11 +121,11 @@ async def test_blocks_change_places_and_labels_are_used_again_within_one_step(
     memory.create("c", "New", None, "call-5")
     committed = await save(store, state, memory)
     assert committed.failed == {}
-    assert await now(store, state) == {"b": "About a", "a": "About b", "c": "New"}
+    assert await block_texts(store, state) == {"b": "About a", "a": "About b", "c": "New"}
     assert committed.blocks == (await reloaded(store, state)).blocks
 
 
-async def test_what_is_made_and_removed_in_one_step_leaves_nothing(store: SqliteStore) -> None:
+async def test_a_block_created_and_removed_in_one_step_writes_nothing(store: SqliteStore) -> None:
     state, memory = await begin(store)
     memory.create("plans", "Rest", None, "call-1")
     memory.remove("plans", "call-2")
@@ -133,7 +135,7 @@ async def test_what_is_made_and_removed_in_one_step_leaves_nothing(store: Sqlite
     assert not [one for one in counted.statements if not one.startswith("SELECT")]
 
 
-async def test_someone_elses_change_of_another_line_stays_beside_a_rename(
+async def test_another_writers_change_of_another_line_is_kept_with_a_rename(
     store: SqliteStore,
 ) -> None:
     state = await make.stored_agent(
@@ -145,11 +147,11 @@ async def test_someone_elses_change_of_another_line_stays_beside_a_rename(
     await someone_else(store, state.blocks[0], value="Name: Ada\nDrink: tea\nCity: Rome")
     committed = await save(store, state, memory)
     both = "Name: Ada L.\nDrink: tea\nCity: Rome"
-    assert await now(store, state) == {"ada": both}
+    assert await block_texts(store, state) == {"ada": both}
     assert (committed.results, committed.failed) == ({"call-2": both}, {})
 
 
-async def test_a_call_that_changes_several_blocks_is_not_half_done(store: SqliteStore) -> None:
+async def test_a_call_that_changes_several_blocks_fails_as_a_whole(store: SqliteStore) -> None:
     state, memory = await begin(store, "human", "persona", "plans")
     memory.write("persona", "Kind.", "call-1", result_kind="nothing")
     memory.write("human", "Ada.", "call-1", result_kind="nothing")
@@ -158,7 +160,7 @@ async def test_a_call_that_changes_several_blocks_is_not_half_done(store: Sqlite
     committed = await save(store, state, memory)
     assert list(committed.failed) == ["call-1"]
     assert "changed by someone else in the same lines" in committed.failed["call-1"]
-    assert await now(store, state) == {
+    assert await block_texts(store, state) == {
         "human": "About Eve",
         "persona": "About persona",
         "plans": "Rest.",
@@ -166,7 +168,7 @@ async def test_a_call_that_changes_several_blocks_is_not_half_done(store: Sqlite
     assert committed.blocks == (await reloaded(store, state)).blocks
 
 
-async def test_calls_that_build_on_a_failed_one_fail_with_it_and_others_do_not(
+async def test_calls_that_depend_on_a_failed_one_fail_and_others_succeed(
     store: SqliteStore,
 ) -> None:
     state, memory = await begin(store)
@@ -176,7 +178,7 @@ async def test_calls_that_build_on_a_failed_one_fail_with_it_and_others_do_not(
     await shared(store, "plans", state)
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": EXISTS, "call-2": EXISTS}
-    assert await now(store, state) == {
+    assert await block_texts(store, state) == {
         "human": "About human",
         "persona": "About persona",
         "plans": "About plans",
@@ -184,7 +186,7 @@ async def test_calls_that_build_on_a_failed_one_fail_with_it_and_others_do_not(
     assert [block.description for block in committed.blocks] == [None, "Who I am", None]
 
 
-async def test_what_someone_else_did_meanwhile_stays_and_only_the_call_that_meets_it_fails(
+async def test_a_concurrent_change_is_kept_and_only_the_conflicting_call_fails(
     store: SqliteStore,
 ) -> None:
     gone, closed = (
@@ -204,7 +206,8 @@ async def test_what_someone_else_did_meanwhile_stays_and_only_the_call_that_meet
         ("write", {"policy": "propose"}, "policy propose"),
         *((name, {"read_only": True}, closed) for name in ("remove", "rename")),
         *((name, {}, gone) for name in ("write", "rename", "describe")),
-        ("remove", {}, None),  # A block that somebody else deleted first is deleted.
+        # If somebody else deleted the block first, the deletion succeeds.
+        ("remove", {}, None),
     ):
         state, memory = await begin(store)
         edits[name](memory)
@@ -224,7 +227,7 @@ async def test_what_someone_else_did_meanwhile_stays_and_only_the_call_that_meet
         assert committed.blocks[-1].value == "Rest"
 
 
-async def test_a_label_of_the_agents_own_block_out_of_its_sight_is_not_given_twice(
+async def test_the_label_of_an_agents_detached_block_cannot_be_reused(
     store: SqliteStore,
 ) -> None:
     state = await agent_with(store, "human", "plans")
@@ -241,7 +244,7 @@ async def test_a_label_of_the_agents_own_block_out_of_its_sight_is_not_given_twi
     assert committed.failed == {"call-1": TAKEN}
 
 
-async def test_a_block_let_go_of_but_kept_by_another_agent_keeps_its_label(
+async def test_the_label_of_a_removed_block_that_another_agent_keeps_cannot_be_reused(
     store: SqliteStore,
 ) -> None:
     state, other = (
@@ -254,10 +257,14 @@ async def test_a_block_let_go_of_but_kept_by_another_agent_keeps_its_label(
     memory.create("plans", "New", None, "call-2")
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TAKEN, "call-2": TAKEN}
-    assert await now(store, state) == await now(store, other) == {"plans": "About plans"}
+    assert (
+        await block_texts(store, state)
+        == await block_texts(store, other)
+        == {"plans": "About plans"}
+    )
 
 
-async def test_a_shared_block_does_not_get_a_label_that_another_of_its_agents_uses(
+async def test_a_shared_block_cannot_get_a_label_that_another_of_its_agents_uses(
     store: SqliteStore,
 ) -> None:
     state = await agent_with(store)
@@ -268,10 +275,10 @@ async def test_a_shared_block_does_not_get_a_label_that_another_of_its_agents_us
     memory.rename("team", "plans", "call-1")
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TAKEN}
-    assert "team" in await now(store, other)
+    assert "team" in await block_texts(store, other)
 
 
-async def test_of_two_new_labels_that_differ_in_capitals_alone_one_is_refused_and_the_rest_is_saved(
+async def test_of_two_new_labels_that_differ_only_in_capitals_one_is_refused(
     store: SqliteStore,
 ) -> None:
     state = await make.stored_agent(
@@ -298,10 +305,14 @@ async def test_of_two_new_labels_that_differ_in_capitals_alone_one_is_refused_an
     committed = await save(store, state, memory)
     assert committed.failed.keys() == {"call-2"}
     assert "only in capitals" in committed.failed["call-2"]
-    assert await now(store, state) == {"human": "Name: Ada", "Notes": "About a", "b": "About b"}
+    assert await block_texts(store, state) == {
+        "human": "Name: Ada",
+        "Notes": "About a",
+        "b": "About b",
+    }
 
 
-async def test_the_label_of_an_attached_block_of_a_user_that_is_not_seen_is_taken(
+async def test_the_label_of_a_users_attached_but_hidden_block_cannot_be_used(
     store: SqliteStore,
 ) -> None:
     state = await agent_with(store, "human")
@@ -324,4 +335,4 @@ async def test_the_label_of_an_attached_block_of_a_user_that_is_not_seen_is_take
     memory = WorkingMemory(await reloaded(store, state))
     memory.create("plans", "New", "Plans", "call-3")
     assert (await save(store, state, memory)).failed == {"call-3": TAKEN}
-    assert list(await now(store, state)) == ["human", "notes"]
+    assert list(await block_texts(store, state)) == ["human", "notes"]

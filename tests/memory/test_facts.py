@@ -45,7 +45,7 @@ AROUND = ["{}", "{} I have a cat.", "I have a cat. {}"]
 
 
 @pytest.mark.parametrize("kind", FORMS)
-def test_a_new_fact_takes_the_place_of_the_old_one_and_what_else_the_line_says_stays(
+def test_a_new_fact_replaces_the_old_one_and_the_rest_of_the_line_stays(
     kind: str,
 ) -> None:
     values, forms, newer = FORMS[kind]
@@ -62,7 +62,7 @@ def test_a_new_fact_takes_the_place_of_the_old_one_and_what_else_the_line_says_s
 
 
 @pytest.mark.parametrize("kind", FORMS)
-def test_a_fact_does_not_touch_one_of_another_kind(kind: str) -> None:
+def test_a_fact_does_not_replace_one_of_another_kind(kind: str) -> None:
     (old, _), *_ = FORMS[kind][0]
     lines = [form.format(old) for form in FORMS[kind][1]]
     for other, (values, _, newer) in FORMS.items():
@@ -114,17 +114,17 @@ def test_a_correction_of_one_fact_keeps_the_others(line: str, statement: str, re
         ("I speak French.", "I speak Italian."),
     ],
 )
-def test_what_can_be_true_beside_a_line_takes_no_place(line: str, statement: str) -> None:
+def test_a_fact_that_does_not_contradict_a_line_replaces_nothing(line: str, statement: str) -> None:
     assert revision_of([line], statement) is None
 
 
-def test_a_pronoun_is_whoever_was_named_before_it() -> None:
+def test_a_pronoun_refers_to_the_subject_named_before_it() -> None:
     (_, age) = facts_in("I have a dog called Bruno, he is a 4 year old beagle.")
     assert (age.subject, age.kind, age.value) == ("bruno", "age", "4")
 
 
 @pytest.mark.parametrize("text", ["No, green.", "Nein, grün.", "Non, vert.", "Perdón, verde.", "It is green now.", "Er ist jetzt grün.", "Ahora es verde.", "C'est maintenant vert."])  # fmt: skip
-def test_a_correction_is_seen_in_each_language(text: str) -> None:
+def test_a_correction_is_recognized_in_each_language(text: str) -> None:
     assert corrects(text)
     assert not corrects("I like tea.")
 
@@ -134,7 +134,7 @@ def test_a_contrast_names_the_new_value_and_the_old_one() -> None:
     assert {(one.new, one.old) for text in said for one in contrasts_in(text)} == {("5", "4")}
 
 
-def test_lines_of_facts_are_added_once_changed_and_struck_out() -> None:
+def test_lines_of_facts_are_added_once_corrected_and_removed() -> None:
     assert with_fact("", "* Likes tea.") is not None
     assert with_fact("Likes tea.", "likes tea") is None
     added = with_fact("Likes tea.", "1. Has a cat.")
@@ -190,7 +190,7 @@ LIVES = {
 
 
 @pytest.mark.parametrize("language", LIVES)
-def test_only_somebody_lives_somewhere(language: str) -> None:
+def test_only_people_have_homes(language: str) -> None:
     people, things, verbs, places, others = LIVES[language]
     homes = {
         f"{subject} {verb} {place}.": [
@@ -229,7 +229,7 @@ def test_only_somebody_lives_somewhere(language: str) -> None:
         "Living in Graz is expensive.",
     ],
 )
-def test_where_somebody_else_lives_is_not_the_persons_home(text: str) -> None:
+def test_another_persons_home_is_not_the_users_home(text: str) -> None:
     assert [fact for fact in facts_in(text) if (fact.kind, fact.subject) == ("home", "")] == []
 
 
@@ -266,7 +266,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("kind", CHANGED)
-def test_a_newer_value_told_in_other_words_takes_the_olders_place(kind: str) -> None:
+def test_a_newer_value_in_other_words_replaces_the_older_one(kind: str) -> None:
     forms, changes, values = CHANGED[kind]
     wrong = []
     for form, change, (old, new) in product(forms, changes, values):

@@ -66,7 +66,7 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize(("sentence", "thing"), SENTENCES)
-def test_a_wish_names_its_thing_and_is_no_fact(sentence: str, thing: str) -> None:
+def test_a_wish_to_forget_names_its_object_and_is_no_fact(sentence: str, thing: str) -> None:
     assert wish_in(sentence) == thing
     assert [intent.kind for intent in grammar.read(sentence)] == ["forget"]
     assert (stated(sentence), to_forget(sentence)) == ([], [thing])
@@ -96,7 +96,7 @@ def test_a_wish_names_its_thing_and_is_no_fact(sentence: str, thing: str) -> Non
         "Ho dimenticato l'ombrello.",
     ],
 )
-def test_what_only_sounds_like_a_wish_is_none(sentence: str) -> None:
+def test_a_sentence_that_only_resembles_a_wish_is_none(sentence: str) -> None:
     assert wish_in(sentence) is None
     assert "forget" not in [intent.kind for intent in grammar.read(sentence)]
 
@@ -122,17 +122,17 @@ def test_what_only_sounds_like_a_wish_is_none(sentence: str) -> None:
         ("You're right. Please forget that password immediately.", "password", ""),
     ],
 )
-def test_what_is_said_because_of_a_wish_is_not_filed(text: str, thing: str, about: str) -> None:
+def test_the_reason_given_with_a_wish_is_not_filed(text: str, thing: str, about: str) -> None:
     intents = [intent for intent in grammar.read(text) if intent.kind != "talk"]
     assert intents == [grammar.Intent("forget", thing, about=about)]
 
 
-def test_a_reason_is_no_part_of_the_thing() -> None:
+def test_a_reason_is_not_part_of_the_forgotten_thing() -> None:
     assert wish_in("Please forget my locker, I should not have told you.") == "my locker"
     assert wish_in("Vergiss meine Adresse, das geht niemanden an.") == "meine Adresse"
     assert wish_in("Forget my address, phone and job.") == "my address, phone and job"
 
 
-def test_an_idiom_points_back_to_nobody() -> None:
+def test_an_idiom_does_not_refer_to_the_sentence_before() -> None:
     (_, wish) = grammar.read("Should I call Paul? Forget it.")
     assert wish == grammar.Intent("forget", "it")

@@ -274,7 +274,7 @@ class Both:
 
 
 @given(st.lists(steps, max_size=40))
-async def test_any_sequence_of_changes_comes_to_what_a_plain_model_says(
+async def test_any_sequence_of_changes_matches_a_plain_model(
     store: SqliteStore, sequence: Sequence[tuple[Any, ...]]
 ) -> None:
     def work(tx: Transaction) -> None:
@@ -286,7 +286,7 @@ async def test_any_sequence_of_changes_comes_to_what_a_plain_model_says(
     await store.write(work)
 
 
-async def test_the_ids_of_a_random_history_are_gits_own(
+async def test_the_ids_of_a_random_history_are_gits_ids(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     await compare_with_git(store, clock, tmp_path, changes=60, seed=7)
@@ -371,7 +371,9 @@ def import_into_git(
     return [by_mark[f":{number}"] for number in range(1, len(trees) + 1)]
 
 
-async def written(store: SqliteStore, *values: str, label: str = "human") -> UserMemory:
+async def memory_with_versions(
+    store: SqliteStore, *values: str, label: str = "human"
+) -> UserMemory:
     """Make a memory whose block had these texts, one after the other."""
 
     def work(tx: Transaction) -> UserMemory:
@@ -384,7 +386,9 @@ async def written(store: SqliteStore, *values: str, label: str = "human") -> Use
 
 
 async def test_blame_names_the_version_that_brought_each_line(store: SqliteStore) -> None:
-    owned = await written(store, "a\nb\nc", "a\nB\nc", "new\na\nB\nc", "new\na\nB\nc\n")
+    owned = await memory_with_versions(
+        store, "a\nb\nc", "a\nB\nc", "new\na\nB\nc", "new\na\nB\nc\n"
+    )
 
     def work(tx: Transaction, at: str | None = None) -> list[tuple[int, str, str]]:
         return [
@@ -404,13 +408,13 @@ async def test_blame_names_the_version_that_brought_each_line(store: SqliteStore
     assert at == [(1, "a", "human 1"), (2, "B", "human 2"), (3, "c", "human 1")]
 
 
-async def test_blame_follows_a_new_label_and_finds_nothing_where_nothing_is(
+async def test_blame_follows_a_new_label_and_an_unknown_label_is_not_found(
     store: SqliteStore,
 ) -> None:
-    owned = await written(store, "a\nb")
+    owned = await memory_with_versions(store, "a\nb")
     first = (await store.read(lambda tx: history.page(tx, owned.chain.id)))[0]
     await store.write(lambda tx: user_memory.rename(tx, owned, "human", "profile", ADA))
-    await written(store, "a\nB", label="profile")
+    await memory_with_versions(store, "a\nB", label="profile")
     found = await store.read(lambda tx: blame(tx, owned.chain.id, "profile"))
     assert [line.version.reason for line in found] == ["human 1", "profile 1"]
     early = await store.read(lambda tx: blame(tx, owned.chain.id, "profile", first.id.hex()))
@@ -418,7 +422,7 @@ async def test_blame_follows_a_new_label_and_finds_nothing_where_nothing_is(
     for label, at in (("human", None), ("gone", None), ("late", first.id.hex())):
         with pytest.raises(NotFound, match=f'no memory block "{label}"'):
             await store.read(lambda tx, label=label, at=at: blame(tx, owned.chain.id, label, at))  # type: ignore[misc]
-    await written(store, "x", label="late")
+    await memory_with_versions(store, "x", label="late")
     await store.write(lambda tx: user_memory.delete(tx, owned, "late", ADA))
     with pytest.raises(NotFound):
         await store.read(lambda tx: blame(tx, owned.chain.id, "late"))
@@ -430,7 +434,7 @@ async def test_blame_reads_a_long_history_in_portions(store: SqliteStore) -> Non
     for number in range(225):
         lines[number % 9] = f"line {number % 9}, edit {number}"
         values.append("\n".join(lines))
-    owned = await written(store, *values)
+    owned = await memory_with_versions(store, *values)
     found = await store.read(lambda tx: blame(tx, owned.chain.id, "human"))
     assert [line.version.reason for line in found] == [
         *(f"human {number}" for number in range(217, 226)),
@@ -438,10 +442,10 @@ async def test_blame_reads_a_long_history_in_portions(store: SqliteStore) -> Non
     ]
 
 
-async def test_blame_goes_back_so_far_and_says_where_it_stopped(
+async def test_blame_stops_at_its_work_limit_and_marks_older_lines(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owned = await written(store, "a\nb", "a\nB", "a\nB\nc", "a\nB\nC")
+    owned = await memory_with_versions(store, "a\nb", "a\nB", "a\nB\nc", "a\nB\nC")
     monkeypatch.setattr("ricordo.memory.blame._WORK_LIMIT", 6)
     found = await store.read(lambda tx: blame(tx, owned.chain.id, "human"))
     assert [(line.version.reason, line.or_earlier) for line in found] == [

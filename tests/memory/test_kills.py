@@ -65,7 +65,7 @@ def killed_at(store: SqliteStore, place: int) -> Iterator[None]:
         store.statements.observers.remove(note)
 
 
-async def laid_out(store: SqliteStore) -> tuple[UserMemory, str, str]:
+async def prepare_memory(store: SqliteStore) -> tuple[UserMemory, str, str]:
     """Make a memory with two blocks, a deleted one and a proposal.
 
     Returns its owner, the first version's id and the proposal's id.
@@ -108,10 +108,10 @@ OPERATIONS: dict[str, Callable[[Transaction, UserMemory, str, str], object]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_what_dies_at_any_statement_changes_nothing_and_can_be_done_again(
+async def test_an_operation_killed_at_any_statement_changes_nothing_and_can_be_repeated(
     store: SqliteStore, name: str
 ) -> None:
-    owned, first, proposal = await laid_out(store)
+    owned, first, proposal = await prepare_memory(store)
     before = await all_rows(store)
 
     def work(tx: Transaction) -> object:

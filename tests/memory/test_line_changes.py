@@ -23,22 +23,22 @@ from tests.seams.growth import FACTOR, require_linear
 texts = st.lists(st.sampled_from(["", "a", "b", "c", "tea ☕"]), max_size=7).map("\n".join)
 
 
-def test_neighbours_and_additions_go_together_and_only_changes_of_one_line_collide() -> None:
+def test_only_changes_of_the_same_line_collide() -> None:
     for base, first, second, expected in (
         ("a\nb\nc", "A\nb\nc", "a\nb\nC", "A\nb\nC"),
-        ("a\nb", "A\nb", "a\nB", "A\nB"),  # neighbours
+        ("a\nb", "A\nb", "a\nB", "A\nB"),  # neighbouring lines
         ("a\nz", "a\nx\nz", "a\ny\nz", "a\nx\ny\nz"),  # two texts for one gap
         ("a", "a\nx", "a\ny", "a\nx\ny"),  # both added at the end
-        ("", "x", "y", "x\ny"),  # both began an empty text
+        ("", "x", "y", "x\ny"),  # both were added to an empty text
         ("a\nb\nc", "X\nc", "a\nn\nb\nc", "X\nn\nc"),  # added between lines that are replaced
         ("a", "A", "a\nn", "A\nn"),  # added below a line that is replaced
         ("a", "a\nx", "a\nx\ny", "a\nx\ny"),  # the second repeats the first
         ("a", "a\nx\ny", "a\nx", "a\nx\ny"),
-        ("a", "a\nx\ny", "a\nx\nz", "a\nx\ny\nz"),  # both begin alike
+        ("a", "a\nx\ny", "a\nx\nz", "a\nx\ny\nz"),  # both begin with the same line
         ("a", "a\n\nx", "a\n\ny", "a\n\nx\n\ny"),
         ("a\nb", "a", "X", None),
         ("a\nb\nc", "A\nb\nc", "A\nb\nC", "A\nb\nC"),
-        ("a\n", "a\nx", "a\ny\n", "a\nx\ny"),  # a final newline is no line
+        ("a\n", "a\nx", "a\ny\n", "a\nx\ny"),  # a final newline is not a line
         ("a", "a\n", "a\nx", "a\nx"),
         ("a\nb\nc", "a\nB\nc", "a\nβ\nc", None),  # one line, two texts
         ("a\nb\nc", "a\nc", "a\nB\nc", None),  # deleted here, changed there
@@ -47,7 +47,7 @@ def test_neighbours_and_additions_go_together_and_only_changes_of_one_line_colli
 
 
 @given(texts, texts, texts)
-def test_what_collides_and_what_does_not_is_the_same_whoever_comes_first(
+def test_collisions_do_not_depend_on_the_order_of_the_changes(
     base: str, first: str, second: str
 ) -> None:
     assert touch_same_lines(base, first, base, second) == touch_same_lines(
@@ -69,26 +69,26 @@ def test_what_collides_and_what_does_not_is_the_same_whoever_comes_first(
 
 
 @given(texts, texts)
-def test_changes_turn_the_old_text_into_the_new_one(old: str, new: str) -> None:
+def test_line_changes_turn_the_old_text_into_the_new_one(old: str, new: str) -> None:
     lines = f"{old}\n".split("\n")[:-1]
     for change in reversed(line_changes(f"{old}\n", f"{new}\n") or []):
         lines[change.start : change.end] = change.lines
     assert "\n".join(lines) == new
 
 
-def test_lines_are_followed_through_what_was_written_in_between() -> None:
+def test_lines_are_followed_through_the_versions_in_between() -> None:
     for base, first, since, second, touches in (
         ("a\nb", "a\nB", "n\na\nb", "n\na\nX", True),
         ("a\nb", "a\nB", "n\na\nb", "n\nX\nb", False),
-        ("a\nb", "a\nB", "a\no", "a\nX", True),  # The owner's text in its place.
+        ("a\nb", "a\nB", "a\no", "a\nX", True),  # the owner replaced the line
         ("a\nb", "a\nB", "a\no", "X\no", False),
         ("a\nb", "a\nB", "n\na\nb", "n\na\nB", False),  # the same change
-        ("a\nb", "a\nB", "a", "X", False),  # its line is gone
+        ("a\nb", "a\nB", "a", "X", False),  # the line was deleted
     ):
         assert touch_same_lines(base, first, since, second) == touches, (base, first, since, second)
 
 
-def test_what_is_only_written_differently_is_the_same() -> None:
+def test_texts_that_differ_only_in_line_ends_or_unicode_form_are_equal() -> None:
     text = "Café\nmiddle\nEnd\n"
     for other in (
         text.replace("\n", "\r\n"),
@@ -135,16 +135,14 @@ def long_changes(size: int) -> dict[str, tuple[Callable[[], object], object]]:
     }
 
 
-def test_any_long_changes_are_taken_together_in_linear_time() -> None:
+def test_long_changes_are_combined_in_linear_time() -> None:
     changes = {size: long_changes(size) for size in (800, 800 * FACTOR)}
     for name, (work, expected) in changes[800 * FACTOR].items():
         assert expected in (None, work()), name
         require_linear(lambda size, name=name: changes[size][name][0](), 800, name)
 
 
-def test_a_summary_shows_the_first_line_that_changed_without_secrets_and_no_longer_than_a_line() -> (
-    None
-):
+def test_a_change_summary_shows_the_first_changed_line_short_and_without_secrets() -> None:
     secret = "sk-" + "a1B2c3D4" * 6
     for old, new, told in (
         ("Ada", "Ada\n\nLives in Turin.\nReads.", 'human: + "Lives in Turin."'),
@@ -166,7 +164,7 @@ def test_a_summary_shows_the_first_line_that_changed_without_secrets_and_no_long
         assert change_summary("human", old, new, "Edit human") == told, (old, new)
 
 
-def test_a_summary_tells_what_became_of_a_block() -> None:
+def test_an_edit_summary_says_what_happened_to_a_block() -> None:
     block = make.block("human", "Ada")
     for before, after, told in (
         (None, replace(block, value="Ada\nTea"), 'human: + "Ada"'),
@@ -181,7 +179,7 @@ def test_a_summary_tells_what_became_of_a_block() -> None:
 
 
 @given(texts, texts, texts, texts)
-def test_what_is_said_of_changes_is_the_same_where_only_the_lines_in_which_they_meet_are_compared(
+def test_comparing_only_the_overlapping_parts_gives_the_same_answer(
     base: str, first: str, since: str, second: str
 ) -> None:
     parts = overlapping_parts(base, first, since, second)
@@ -195,7 +193,7 @@ def test_what_is_said_of_changes_is_the_same_where_only_the_lines_in_which_they_
         assert touch_same_lines(*parts) == touch_same_lines(base, first, since, second)
 
 
-def test_changes_meet_only_in_the_lines_around_them_also_beside_what_changed_since() -> None:
+def test_only_the_lines_around_two_changes_overlap_also_after_other_changes() -> None:
     lines = [f"line {number}" for number in range(100)]
 
     def text(*changed: tuple[int, str]) -> str:

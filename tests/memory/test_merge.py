@@ -27,7 +27,7 @@ texts = st.one_of(st.text(), st.lists(st.sampled_from(PARTS), max_size=40).map("
 
 
 @given(bases, bases, bases)
-def test_a_merge_loses_and_invents_nothing_whoever_came_first(
+def test_a_merge_loses_and_invents_no_line_in_either_order(
     base: str, ours: str, theirs: str
 ) -> None:
     assert (
@@ -53,14 +53,14 @@ def test_a_merge_loses_and_invents_nothing_whoever_came_first(
         assert result[line] in possible
 
 
-def test_changes_of_one_place_are_a_conflict_and_those_of_different_places_both_stay() -> None:
+def test_changes_at_one_place_conflict_and_changes_at_different_places_are_kept() -> None:
     for base, ours, theirs, expected in (
         ("a\nb\nc", "a\nB\nc", "a\nβ\nc", None),  # one line, two texts
         ("a\nb\nc", "a\nc", "a\nB\nc", None),  # deleted here, changed there
-        ("a\nb", "A\nb", "a\nB", None),  # neighbours, with nothing that both kept between them
+        ("a\nb", "A\nb", "a\nB", None),  # neighbouring lines, with no unchanged line between them
         ("a\nz", "a\nx\nz", "a\ny\nz", None),  # two texts for one gap
         ("a", "a\nx", "a\ny", None),  # both added at the end
-        ("", "x", "y", None),  # both began an empty text
+        ("", "x", "y", None),  # both were added to an empty text
         ("a\nb\nc", "A\nb\nc", "a\nb\nC", "A\nb\nC"),
         ("a\nb\nc", "x\na\nb\nc", "a\nb\nc\ny", "x\na\nb\nc\ny"),  # one added before, one after
         ("a\nb\nc\nd", "b\nc\nd", "a\nb\nc", "b\nc"),  # both deleted
@@ -96,7 +96,7 @@ def test_long_texts_are_merged_or_refused_in_linear_time() -> None:
     require_linear(merged, 625)
 
 
-def test_line_ends_byte_order_marks_and_forms_of_accents_are_no_changes() -> None:
+def test_line_ends_byte_order_marks_and_unicode_forms_are_no_changes() -> None:
     base = "Café\nmiddle\nkept\nEnd"
     theirs = base.replace("End", "The end")
     for ours in (
@@ -114,7 +114,7 @@ def test_line_ends_byte_order_marks_and_forms_of_accents_are_no_changes() -> Non
     assert merge_lines(base, base.replace("Café", "Cafe"), base.replace("Café", "Tea")) is None
 
 
-def test_a_merge_collides_where_git_merge_file_says_so(tmp_path: Path) -> None:
+def test_a_merge_conflicts_where_git_merge_file_does(tmp_path: Path) -> None:
     """If lines repeat, either of two equal lines may count as kept.
 
     Then one program may see a conflict and the other none.
@@ -203,7 +203,7 @@ def patched(old: str, diff: str) -> str:
 
 
 @given(texts, texts)
-def test_the_pieces_join_to_both_texts(old: str, new: str) -> None:
+def test_the_pieces_of_a_word_diff_join_to_both_texts(old: str, new: str) -> None:
     pieces = by_words(old, new)
     assert joined(pieces, "same", "removed") == old
     assert joined(pieces, "same", "added") == new
@@ -212,7 +212,7 @@ def test_the_pieces_join_to_both_texts(old: str, new: str) -> None:
 
 
 @given(texts, texts)
-def test_a_unified_diff_makes_the_new_text_of_the_old_one(old: str, new: str) -> None:
+def test_a_unified_diff_turns_the_old_text_into_the_new_one(old: str, new: str) -> None:
     diff = unified(old, new, "a", "b")
     assert patched(old, diff) == new
     assert (diff == "") == (old == new)
@@ -224,7 +224,7 @@ _LINES = st.lists(st.sampled_from(["", "a", "b", "ab", "a b", "\u00e9", "\r"]), 
 
 
 @given(_LINES, _LINES, _LINES, _LINES)
-def test_a_diff_is_the_same_whether_the_equal_ends_are_looked_at_or_not(
+def test_a_diff_does_not_depend_on_skipping_the_equal_ends(
     head: str, old: str, new: str, tail: str
 ) -> None:
     for before, after in (
@@ -238,7 +238,7 @@ def test_a_diff_is_the_same_whether_the_equal_ends_are_looked_at_or_not(
             assert quick == unified(before, after, "a", "b")
 
 
-def test_a_small_change_of_a_long_text_is_compared_without_splitting_all_of_it(
+def test_a_small_change_of_a_long_text_is_compared_without_splitting_it_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old = "".join(f"Line {number} about tea.\n" for number in range(20_000))
@@ -252,7 +252,7 @@ def test_a_small_change_of_a_long_text_is_compared_without_splitting_all_of_it(
     assert max(split) < 500
 
 
-def test_only_the_words_that_changed_are_marked() -> None:
+def test_only_changed_words_are_marked() -> None:
     assert by_words(
         "- likes black tea\n- lives in Rome\n", "- likes green tea, too\n- lives in Rome\n"
     ) == [
@@ -273,7 +273,7 @@ def test_only_the_words_that_changed_are_marked() -> None:
     assert by_words("", "a b") == [DiffPiece("added", "a b")]
 
 
-def test_a_unified_diff_names_both_sides_and_shows_three_lines_around() -> None:
+def test_a_unified_diff_names_both_sides_and_shows_three_lines_of_context() -> None:
     old = "".join(f"{number}\n" for number in range(1, 21))
     assert unified(old, old.replace("\n10\n", "\nten\n") + "end", "v1", "v2") == (
         "--- v1\n+++ v2\n@@ -7,7 +7,7 @@\n 7\n 8\n 9\n-10\n+ten\n 11\n 12\n 13\n"
@@ -284,7 +284,7 @@ def test_a_unified_diff_names_both_sides_and_shows_three_lines_around() -> None:
 LONG = 40_000
 
 
-def hard(size: int) -> dict[str, tuple[str, str]]:
+def hard_texts(size: int) -> dict[str, tuple[str, str]]:
     """Return pairs of texts of about this length.
 
     The standard library's matcher takes minutes for some long ones.
@@ -314,7 +314,7 @@ def hard(size: int) -> dict[str, tuple[str, str]]:
 
 
 def test_any_two_long_texts_are_compared_in_linear_time() -> None:
-    texts = {size: hard(size) for size in (LONG // FACTOR, LONG)}
+    texts = {size: hard_texts(size) for size in (LONG // FACTOR, LONG)}
     for name in texts[LONG]:
         require_linear(lambda size, name=name: by_words(*texts[size][name]), LONG // FACTOR, name)
         require_linear(
@@ -327,7 +327,7 @@ def test_any_two_long_texts_are_compared_in_linear_time() -> None:
         assert patched(old, unified(old, new, "a", "b")) == new, name
 
 
-def test_what_is_the_same_is_found_also_where_not_everything_can_be_compared() -> None:
+def test_a_moved_change_among_many_equal_lines_is_found() -> None:
     """The texts have a thousand empty lines, and one changed word that moved into the middle."""
     lines = [f"Line {number} about tea.\n\n" for number in range(2000)]
     old = "first\n" + "".join(lines) + "last\n"

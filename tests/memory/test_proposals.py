@@ -108,7 +108,7 @@ BESIDE: list[tuple[str, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "one", "two", "both"), BESIDE)
-async def test_edits_of_other_lines_wait_beside_each_other_and_are_approved_in_any_order(
+async def test_proposals_for_different_lines_can_be_approved_in_any_order(
     store: SqliteStore, text: str, one: str, two: str, both: str
 ) -> None:
     for backwards in (False, True):
@@ -135,7 +135,7 @@ SAME_LINES: list[tuple[str | None, str | None]] = [
 
 
 @pytest.mark.parametrize(("one", "two"), SAME_LINES)
-async def test_in_the_same_lines_the_newer_takes_the_place_of_the_older_of_the_same_agent(
+async def test_a_newer_proposal_for_the_same_lines_supersedes_the_agents_older_one(
     store: SqliteStore, one: str | None, two: str | None
 ) -> None:
     await put(store, "human", TEXT)
@@ -150,7 +150,9 @@ async def test_in_the_same_lines_the_newer_takes_the_place_of_the_older_of_the_s
     ).superseded_by == newer.id
 
 
-async def test_lines_are_compared_also_where_the_owner_wrote_in_between(store: SqliteStore) -> None:
+async def test_proposals_are_compared_by_lines_also_after_the_owner_wrote(
+    store: SqliteStore,
+) -> None:
     await put(store, "human", TEXT)
     likes, lives = (
         await drafted(store, TEXT.replace("tea", "rum")),
@@ -170,7 +172,7 @@ async def test_lines_are_compared_also_where_the_owner_wrote_in_between(store: S
     assert text == "# Me\nName: Ada L.\nLikes: gin\nLives in: Rome\n"
 
 
-async def test_where_equal_lines_leave_it_open_which_of_them_stayed_the_versions_in_between_tell(
+async def test_the_versions_in_between_show_which_of_several_equal_lines_stayed(
     store: SqliteStore,
 ) -> None:
     """Only the text that the proposal was made from shows which x is to be replaced."""
@@ -187,7 +189,9 @@ async def test_where_equal_lines_leave_it_open_which_of_them_stayed_the_versions
     assert isinstance(done, Conflicted)
 
 
-async def test_a_label_touches_no_line_and_goes_along(store: SqliteStore) -> None:
+async def test_a_proposed_label_conflicts_with_no_edit_and_superseding_keeps_the_edit(
+    store: SqliteStore,
+) -> None:
     await put(store, "human", TEXT)
     edit, first = (
         await drafted(store, TEXT.replace("tea", "rum")),
@@ -218,7 +222,7 @@ REPEATED: list[tuple[str | None, str | None]] = [
 
 
 @pytest.mark.parametrize(("one", "two"), REPEATED)
-async def test_what_waits_already_makes_no_second_proposal_and_names_the_first(
+async def test_a_repeated_proposal_returns_the_waiting_one(
     store: SqliteStore, one: str | None, two: str | None
 ) -> None:
     await put(store, "human", TEXT)
@@ -232,7 +236,7 @@ async def test_what_waits_already_makes_no_second_proposal_and_names_the_first(
     assert await waiting(store) == [made.id, others.id]
 
 
-async def test_what_the_block_says_already_is_not_proposed(store: SqliteStore) -> None:
+async def test_a_text_that_the_block_already_has_is_not_proposed(store: SqliteStore) -> None:
     block = await put(store, "human", TEXT)
     owned = await owned_of(store)
     await put(store, "human", TEXT + "Reads.\nHas a cat.\n")
@@ -247,7 +251,7 @@ async def test_what_the_block_says_already_is_not_proposed(store: SqliteStore) -
     assert await waiting(store) == []
 
 
-async def test_a_block_that_is_proposed_twice_is_made_of_both(store: SqliteStore) -> None:
+async def test_two_proposals_for_a_new_block_are_both_in_it(store: SqliteStore) -> None:
     await put(store, "other", "x")
     made = [
         await drafted(store, "Reads.", description="Who"),
@@ -261,14 +265,14 @@ async def test_a_block_that_is_proposed_twice_is_made_of_both(store: SqliteStore
     ).description == "Who"
 
 
-async def test_a_block_without_a_text_is_proposed_once(store: SqliteStore) -> None:
+async def test_an_empty_new_block_is_proposed_once(store: SqliteStore) -> None:
     await put(store, "other", "x")
     first, again, filled = [await drafted(store, text) for text in ("", "\n", "Reads.")]
     assert (again.id, again.is_repeated, filled.is_repeated) == (first.id, True, False)
     assert await approved(store, first, filled) == "Reads."
 
 
-async def test_a_block_that_was_made_for_one_agent_takes_no_proposal_of_another_to_make_it(
+async def test_a_proposal_for_a_block_created_for_another_agent_conflicts(
     store: SqliteStore,
 ) -> None:
     await put(store, "other", "x")
@@ -283,7 +287,7 @@ async def test_a_block_that_was_made_for_one_agent_takes_no_proposal_of_another_
     assert isinstance(settled, Approved)
 
 
-async def test_of_one_agent_no_more_than_a_hundred_wait_for_one_block(
+async def test_at_most_a_hundred_proposals_of_one_agent_wait_for_a_block(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert proposing._AUTHOR_LIMIT == 100
@@ -300,7 +304,7 @@ async def test_of_one_agent_no_more_than_a_hundred_wait_for_one_block(
     assert (len(left), fuller.id in left) == (20, True)
 
 
-async def test_of_all_agents_no_more_than_a_thousand_wait_for_one_owner_whatever_they_call_themselves(
+async def test_at_most_a_thousand_proposals_of_all_agents_wait_for_an_owner(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert proposing._OWNER_LIMIT == 1000
@@ -352,7 +356,7 @@ FLOODS: dict[str, Callable[[int], list[str]]] = {
         for kind in FLOODS
     ],
 )
-async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
+async def test_a_new_proposal_among_a_hundred_for_a_long_text_compares_few_lines(
     store: SqliteStore, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put(store, "human", "\n".join(["x"] * 4000 if "equal" in kind else LONG), limit=1_000_000)
@@ -388,7 +392,7 @@ async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
     assert again.waits
 
 
-async def test_what_many_added_lines_have_within_is_looked_for_in_few_pairs(
+async def test_repeated_sentences_in_many_added_lines_are_searched_in_few_pairs(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put(store, "human", TEXT, limit=1_000_000)
@@ -432,7 +436,7 @@ def edited(base: Sequence[str], fact: str, chance: random.Random) -> str:
     "number_of_days",
     [pytest.param(8, id="short"), pytest.param(300, id="long", marks=pytest.mark.soak)],
 )
-async def test_days_of_eight_facts_lose_none_in_whatever_order_they_are_approved(
+async def test_no_fact_is_lost_in_whatever_order_proposals_are_approved(
     store: SqliteStore, number_of_days: int
 ) -> None:
     """The block then holds all proposals, except lines that a newer edit replaced."""

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from ricordo.errors import Unavailable
+from ricordo.features.vector_services.adapters import QdrantIndex
 from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.edits import PassageDraft
 from ricordo.memory.recall import FoundMessage, most_alike
-from ricordo.search.index import MessageFilter, PassageFilter
+from ricordo.search.index import MessageFilter, PassageFilter, SearchMode, insert_passages
 from ricordo.search.words import QUESTION_LENGTH
-from ricordo.storage import conversations
+from ricordo.storage import archives, conversations
 from ricordo.storage.engine.store import Store
 from tests.seams import make
 from tests.seams.stores import count_statements
@@ -27,7 +28,7 @@ def library(store: Store, tmp_path: Path) -> Library:
     return Library(store, tmp_path)
 
 
-async def test_messages_come_best_first_each_with_its_own_relevance(library: Library) -> None:
+async def test_messages_are_found_best_first_with_their_relevance(library: Library) -> None:
     state = await make.stored_agent(library.store)
     texts = [
         "The weather was fine.",
@@ -65,7 +66,7 @@ async def test_another_agents_messages_are_not_found(library: Library) -> None:
     )
 
 
-async def test_once_embedded_a_search_goes_by_words_and_meaning_with_both_ranks(
+async def test_after_embedding_a_search_uses_words_and_meaning_with_both_ranks(
     library: Library,
 ) -> None:
     state = await make.stored_agent(library.store)
@@ -86,7 +87,7 @@ async def test_once_embedded_a_search_goes_by_words_and_meaning_with_both_ranks(
     assert [hit.relevance.vector_rank for hit in by_meaning] == list(range(1, len(by_meaning) + 1))
 
 
-async def test_a_model_that_fails_leaves_a_search_by_words(library: Library) -> None:
+async def test_a_failing_embedding_model_leaves_a_search_by_words(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "jasmine tea", "walk")
     await library.index(archive.id)
@@ -95,7 +96,9 @@ async def test_a_model_that_fails_leaves_a_search_by_words(library: Library) -> 
     assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea", "fts")]
 
 
-async def test_a_query_is_embedded_once_and_not_at_all_for_words_alone(library: Library) -> None:
+async def test_a_query_is_embedded_once_and_not_at_all_for_a_search_by_words(
+    library: Library,
+) -> None:
     state = await make.stored_agent(library.store)
     wanted = MessageFilter((state.agent.id,))
     await library.recall.messages("jasmine", wanted, 5, "fts")
@@ -105,7 +108,7 @@ async def test_a_query_is_embedded_once_and_not_at_all_for_words_alone(library: 
     assert library.embedder.asked == [["jasmine"]]
 
 
-async def test_a_space_that_has_another_models_vectors_is_searched_with_that_model(
+async def test_an_archive_with_another_models_vectors_is_searched_with_that_model(
     library: Library,
 ) -> None:
     other = ScriptedEmbedder(name="other", dimensions=32)
@@ -120,7 +123,39 @@ async def test_a_space_that_has_another_models_vectors_is_searched_with_that_mod
     assert other.asked[-1] == ["jasmine"]
 
 
-async def test_a_search_takes_five_statements_at_most(library: Library) -> None:
+@pytest.mark.parametrize("mode", ["vector", "hybrid"])
+async def test_an_external_index_is_asked_with_the_model_of_each_archive(
+    store: Store, tmp_path: Path, mode: SearchMode
+) -> None:
+    vector_index = QdrantIndex(":memory:")
+    library = Library(store, tmp_path, {"qdrant": vector_index})
+    state = await make.stored_agent(store)
+    archive_ids = {}
+    for embedding in (library.embedder.handle, library.other.handle, None):
+        archive = make.archive(f"Archive {embedding}", vector_db="qdrant", embedding=embedding)
+        texts = [f"{word} of {embedding}" for word in ("tea", "a walk", "rain")]
+        passages = [make.passage(archive, text) for text in texts]
+        await store.write(
+            lambda tx, one=archive: archives.insert_one(tx, one, owner=state.agent.id)
+        )
+        await store.write(lambda tx, one=archive, new=passages: insert_passages(tx, one, new))
+        await library.index(archive.id)
+        archive_ids[embedding] = archive.id
+    for embedding, archive_id in archive_ids.items():
+        hits = await library.recall.passages(
+            f"tea of {embedding}", PassageFilter((archive_id,)), 1, mode
+        )
+        assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [
+            (f"tea of {embedding}", mode)
+        ]
+    # One search of all archives finds texts by meaning in each of them.
+    hits = await library.recall.passages("tea", PassageFilter(tuple(archive_ids.values())), 9, mode)
+    assert len(hits) == 9
+    assert all(hit.relevance.vector_rank is not None for hit in hits)
+    await vector_index.close()
+
+
+async def test_a_search_takes_at_most_five_statements(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(
         library.store, state.agent, *(f"jasmine tea {n}" for n in range(20))
@@ -128,8 +163,8 @@ async def test_a_search_takes_five_statements_at_most(library: Library) -> None:
     wanted = PassageFilter((archive.id,), tags=())
     await library.index(archive.id)
     with count_statements(library.store) as counted:  # type: ignore[arg-type]
-        # Nothing is remembered yet, and one word is nowhere but inside others: the most that a
-        # search can need.
+        # Nothing is cached yet, and one word occurs only inside other words, so this search needs
+        # the most statements.
         assert await library.recall.passages("jasmine asmin", wanted, 5)
     assert len(counted.statements) == 5
     assert counted.transactions == 1
@@ -138,7 +173,7 @@ async def test_a_search_takes_five_statements_at_most(library: Library) -> None:
     assert len(counted.statements) == 2
 
 
-async def test_of_queries_asked_before_their_vectors_are_kept_and_not_their_texts(
+async def test_the_cache_of_query_vectors_does_not_keep_the_texts(
     library: Library,
 ) -> None:
     state = await make.stored_agent(library.store)
@@ -155,7 +190,7 @@ async def test_of_queries_asked_before_their_vectors_are_kept_and_not_their_text
     assert kept < 1_100_000
 
 
-async def test_a_search_within_a_fork_finds_what_it_shares_and_nothing_that_was_said_elsewhere_since(
+async def test_a_search_in_a_fork_finds_shared_messages_and_none_sent_elsewhere_later(
     library: Library,
 ) -> None:
     store = library.store
@@ -196,7 +231,7 @@ def existing(text: str, *tags: str, id: str = "passage-1") -> PassageDraft:
     return PassageDraft("call-1", id, text, tags)
 
 
-def test_the_same_words_are_the_same_nearly_the_same_nearly_so_and_others_something_else() -> None:
+def test_texts_are_classified_as_the_same_nearly_the_same_or_different() -> None:
     moved = "Ada moved to Turin in May and works as a gardener there."
     for text, other, is_same in (
         ("Ada likes tea.", "Ada likes tea.", True),
@@ -224,9 +259,7 @@ def test_the_same_words_are_the_same_nearly_the_same_nearly_so_and_others_someth
         assert (there and there.is_same, back and back.is_same) == (is_same, is_same), (text, other)
 
 
-def test_the_same_text_comes_before_one_that_is_nearly_so_and_one_with_all_tags_before_all() -> (
-    None
-):
+def test_an_equal_text_is_preferred_and_one_with_all_tags_counts_as_kept() -> None:
     there = [
         existing("Ada likes tea!", id="near"),
         existing("Ada likes tea.", "a", id="same"),
@@ -241,7 +274,7 @@ def test_the_same_text_comes_before_one_that_is_nearly_so_and_one_with_all_tags_
         assert (likeness.existing.id, likeness.is_kept) == (id, is_kept)
 
 
-async def test_a_query_is_no_syntax_on_either_database(library: Library) -> None:
+async def test_a_query_has_no_syntax_on_either_database(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "jasmine tea", "walk")
     await library.index(archive.id)
@@ -259,7 +292,7 @@ async def test_a_query_is_no_syntax_on_either_database(library: Library) -> None
     assert len(library.embedder.asked[-1][0]) == QUESTION_LENGTH
 
 
-async def test_a_hit_tells_its_similarity_and_its_share_of_the_words_also_on_later_pages(
+async def test_hits_report_similarity_and_word_share_also_on_later_pages(
     library: Library,
 ) -> None:
     state = await make.stored_agent(library.store)

@@ -21,12 +21,12 @@ from tests.seams import make
 LINES = "\n".join(["[TASK] Prove it", *(f"Line {number} of her notes" for number in range(22))])
 
 
-def filling(rotation: Any = "adaptive") -> Block:
+def notes_block(rotation: Any = "adaptive") -> Block:
     metadata = {"rotation": {"strategy": rotation} if isinstance(rotation, str) else rotation}
     return make.block("notes", "Empty.", limit=500, metadata=metadata)
 
 
-async def written(
+async def write_notes(
     store: SqliteStore, block: Block, text: str = LINES
 ) -> tuple[AgentState, CommitOutcome]:
     state = await make.stored_agent(store, with_blocks=[block])
@@ -36,10 +36,10 @@ async def written(
 
 
 @pytest.mark.parametrize("strategy", ["adaptive", "preservative", "aggressive"])
-async def test_what_leaves_a_full_block_is_a_passage_and_the_version_says_which(
+async def test_a_full_block_moves_text_to_a_passage_that_the_version_names(
     store: SqliteStore, strategy: str
 ) -> None:
-    _, committed = await written(store, filling(strategy))
+    _, committed = await write_notes(store, notes_block(strategy))
     (block,), (archive,) = committed.blocks, committed.archives
     assert 0 < len(block.value) <= 250
     (passage,) = await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page()))
@@ -56,18 +56,18 @@ async def test_what_leaves_a_full_block_is_a_passage_and_the_version_says_which(
     )
 
 
-async def test_a_block_that_is_not_full_or_not_rotated_stays_whole(store: SqliteStore) -> None:
-    for block in (filling(), replace(filling(), metadata={})):
+async def test_a_block_that_is_not_full_or_has_no_rotation_stays_whole(store: SqliteStore) -> None:
+    for block in (notes_block(), replace(notes_block(), metadata={})):
         text = LINES if not block.metadata else LINES[:390]
-        _, committed = await written(store, block, text)
+        _, committed = await write_notes(store, block, text)
         assert [one.value for one in committed.blocks] == [text]
         assert committed.archives == ()
 
 
-async def test_a_block_that_its_owner_filled_and_closed_meanwhile_is_left_to_her(
+async def test_a_block_that_its_owner_filled_and_protected_meanwhile_is_not_rotated(
     store: SqliteStore,
 ) -> None:
-    state = await make.stored_agent(store, with_blocks=[filling(), make.block("human")])
+    state = await make.stored_agent(store, with_blocks=[notes_block(), make.block("human")])
 
     def owner(tx: Transaction) -> None:
         blocks.update(
@@ -96,11 +96,11 @@ async def test_a_block_that_its_owner_filled_and_closed_meanwhile_is_left_to_her
         {"keeps": 0},
     ],
 )
-def test_settings_that_cannot_be_are_told(given: Any) -> None:
+def test_invalid_rotation_settings_are_refused(given: Any) -> None:
     with pytest.raises(Invalid):
         read_rotation({"rotation": given})
 
 
-async def test_settings_that_were_spoiled_cost_no_step(store: SqliteStore) -> None:
-    _, committed = await written(store, filling({"strategy": "wild"}))
+async def test_invalid_stored_rotation_settings_do_not_fail_a_step(store: SqliteStore) -> None:
+    _, committed = await write_notes(store, notes_block({"strategy": "wild"}))
     assert [one.value for one in committed.blocks] == [LINES]

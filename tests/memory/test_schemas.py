@@ -69,7 +69,7 @@ def test_a_schema_is_read_with_its_fields_in_order() -> None:
     )
 
 
-def test_everything_that_is_wrong_is_told_with_its_line() -> None:
+def test_every_error_of_a_schema_is_reported_with_its_line() -> None:
     named = (
         "Use letters, digits and _, at most 100, a letter first, and none of: block, body, "
         "format, layout."
@@ -123,7 +123,7 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
         assert str(error.value).splitlines() == told, text
 
 
-def test_schemas_are_files_of_a_folder(tmp_path: Path) -> None:
+def test_schemas_are_files_in_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "block_schemas"
     assert schema_names(folder) == []
     with pytest.raises(
@@ -144,12 +144,12 @@ def test_schemas_are_files_of_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "../student", "a/b", ".student", "a" * 101, "stu dent", "x\n"]
 )
-def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
+def test_a_schema_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(Invalid, match=r"cannot be the name of a block schema"):
         read_schema(name, tmp_path)
 
 
-def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
+def test_an_invalid_schema_file_is_named(tmp_path: Path) -> None:
     def told(content: bytes) -> str:
         (tmp_path / "x.toml").write_bytes(content)
         with pytest.raises(Invalid) as error:
@@ -176,7 +176,7 @@ FOLLOWED = parse_schema(
 WHOLE, EMPTY, FREE = "## Name\nAda\n## Age\n36", "## Name\n## Age\n36", "Her name is Ada."
 
 
-def test_an_edit_may_not_make_a_text_follow_its_schema_less() -> None:
+def test_an_edit_cannot_make_a_text_violate_its_schema_more() -> None:
     for before, after in (
         *((WHOLE, WHOLE.replace("36", "37")), (EMPTY, WHOLE), (EMPTY, "## Name\n## Age\n40")),
         *((FREE, WHOLE), (FREE, "Ada.")),
@@ -194,7 +194,7 @@ def test_an_edit_may_not_make_a_text_follow_its_schema_less() -> None:
             require_follows("student", before, after, FOLLOWED)
 
 
-def test_a_block_whose_schema_is_not_here_or_is_broken_is_bound_by_nothing(tmp_path: Path) -> None:
+def test_a_missing_or_broken_schema_restricts_nothing(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "broken.toml").write_text("fields = ")
     schemas = schemas_in(tmp_path)
@@ -228,7 +228,7 @@ label = "one"
 '''
 
 
-def test_keys_items_and_tables_are_found_on_their_lines_whatever_the_line_ends() -> None:
+def test_keys_items_and_tables_are_found_on_their_lines_with_any_line_ends() -> None:
     found = key_lines(TOML)
     lines = {
         ("title",): 2,
@@ -267,7 +267,7 @@ def test_a_key_of_more_than_eight_parts_is_found_on_its_line() -> None:
         assert deep_key(text) == line, text
 
 
-def test_looking_for_deep_keys_takes_linear_time_whatever_is_written() -> None:
+def test_searching_for_deep_keys_takes_linear_time() -> None:
     for begin, piece in (
         ("", "a."),
         ("", '"""\n\\'),
@@ -306,18 +306,18 @@ def test_looking_for_deep_keys_takes_linear_time_whatever_is_written() -> None:
         ("a = 1\n" + "b." * 50_000 + "c = 1", "Line 2: the name has too many parts."),
     ],
 )
-def test_broken_toml_is_told_with_its_line(text: str, told: str) -> None:
+def test_broken_toml_is_reported_with_its_line(text: str, told: str) -> None:
     with pytest.raises(Invalid) as error:
         read_toml(text)
     assert str(error.value).startswith(told)
 
 
-def test_the_line_of_what_is_missing_is_that_of_its_table_or_the_last() -> None:
+def test_a_missing_key_has_the_line_of_its_table_or_the_last_line() -> None:
     lines = Lines("a = 1\n[b]\nc = 1\n\n")
     assert (lines.of("b", "d").line, lines.of("x").line) == (2, 3)
 
 
-def test_lines_of_a_text_are_found_in_the_file_where_they_correspond() -> None:
+def test_lines_of_a_multiline_text_are_mapped_to_lines_of_the_file() -> None:
     for text, line in (
         ("a = 1\nbody = '''\none\ntwo'''", 4),
         ("a = 1\nbody = '''one\ntwo'''", 3),

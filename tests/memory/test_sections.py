@@ -83,7 +83,7 @@ def filled(draw: st.DrawFn) -> dict[str, FieldValue]:
 
 
 @given(filled(), st.sampled_from(LAYOUTS))
-def test_whatever_is_written_reads_back_as_it_was(
+def test_written_sections_read_back_unchanged(
     fields: dict[str, FieldValue], layout: Layout
 ) -> None:
     text = write_sections(fields, LOOSE, layout)
@@ -96,7 +96,7 @@ def test_whatever_is_written_reads_back_as_it_was(
 
 
 @given(filled())
-def test_a_text_whose_line_ends_an_editor_changed_says_the_same(
+def test_a_text_with_changed_line_ends_has_the_same_fields(
     fields: dict[str, FieldValue],
 ) -> None:
     text = write_sections(fields, LOOSE).replace("\r", "")
@@ -124,7 +124,7 @@ def test_a_text_has_a_heading_for_each_field_and_a_dash_for_each_item() -> None:
     assert read_sections(text, STUDENT).fields == fields
 
 
-def test_what_would_be_taken_for_a_heading_or_for_empty_space_is_escaped_and_nothing_else() -> None:
+def test_only_lines_that_look_like_headings_or_blank_space_are_escaped() -> None:
     text = write_sections(
         {
             "background": "\n## Not a heading\n### One below\n\n\\# x\n---\n",
@@ -138,7 +138,7 @@ def test_what_would_be_taken_for_a_heading_or_for_empty_space_is_escaped_and_not
     )
 
 
-def test_a_person_may_write_headings_items_and_values_as_people_do() -> None:
+def test_headings_items_and_values_may_be_written_in_several_ways() -> None:
     text = (
         "\n##   NAME  \n\nAlice\n\n\n## strengths\n* Creativity\n\n+ Patience\n\tmostly\n"
         "## student_since\n 2025-09-01 \n## Enrolled\nTRUE\n"
@@ -154,7 +154,7 @@ def test_a_person_may_write_headings_items_and_values_as_people_do() -> None:
     assert layout_of(text, STUDENT, reading) is None
 
 
-def test_a_new_block_starts_with_all_headings_and_the_defaults_and_lacks_what_is_required() -> None:
+def test_a_new_block_has_all_headings_the_defaults_and_missing_required_fields() -> None:
     text = starting_text(STUDENT)
     assert text.startswith("## Name\n## Background\n## Strengths\n- Curiosity\n## Age\n")
     reading = read_sections(text, STUDENT)
@@ -197,15 +197,13 @@ def test_a_new_block_starts_with_all_headings_and_the_defaults_and_lacks_what_is
         ),
     ],
 )
-def test_what_does_not_follow_the_schema_is_told_with_its_line_and_what_to_write(
-    text: str, told: str
-) -> None:
+def test_a_schema_violation_is_reported_with_its_line_and_a_remedy(text: str, told: str) -> None:
     reading = read_sections(text, STUDENT)
     assert len(reading.problems) == 1
     assert str(reading.problems[0]).startswith(told)
 
 
-def test_a_required_field_that_is_missing_is_told_at_the_end_of_the_text() -> None:
+def test_a_missing_required_field_is_reported_at_the_end_of_the_text() -> None:
     (missing,) = read_sections("## Age\n21\n", STUDENT).missing
     assert str(missing) == 'Line 3: "Name" is required and missing. Add a line "## Name".'
 
@@ -222,7 +220,7 @@ def test_any_text_is_read_in_linear_time(begin: str, piece: str) -> None:
     require_linear(work, 6_000)
 
 
-def test_problems_are_told_in_the_order_of_their_lines_and_once() -> None:
+def test_problems_are_reported_once_and_in_the_order_of_their_lines() -> None:
     with pytest.raises(Invalid) as error:
         refuse([Problem(7, "b."), Problem(2, "a."), Problem(7, "b.")], "x.toml")
     assert str(error.value) == "x.toml: Line 2: a.\nx.toml: Line 7: b."

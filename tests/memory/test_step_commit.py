@@ -79,7 +79,7 @@ async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteSto
     assert (committed.results, committed.failed) == ({}, {})
 
 
-async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corrected(
+async def test_another_writers_change_of_another_line_is_merged_into_the_result(
     store: SqliteStore,
 ) -> None:
     state, memory = await begin(store)
@@ -91,12 +91,12 @@ async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corr
     stored = await block_now(store, state.blocks[0].id)
     assert (stored.value, stored.version) == (both, 3)
     assert committed.blocks == (stored,)
-    # Only the last result of the step shows the block as it is now; the one before was true at its
-    # time.
+    # Only the last result of the step shows the current block. The result before it was correct
+    # when it was created.
     assert (committed.results, committed.failed) == ({"call-2": both}, {})
 
 
-async def test_where_an_edit_cannot_be_merged_every_call_of_the_block_fails_and_the_rest_is_saved(
+async def test_an_edit_that_cannot_be_merged_fails_its_blocks_calls_and_the_rest_is_saved(
     store: SqliteStore,
 ) -> None:
     long = (
@@ -130,7 +130,7 @@ async def test_where_an_edit_cannot_be_merged_every_call_of_the_block_fails_and_
         assert committed.blocks[-1].value == "b1"
 
 
-async def test_an_agent_of_another_organisation_cannot_reach_the_block(store: SqliteStore) -> None:
+async def test_an_agent_of_another_organization_cannot_change_the_block(store: SqliteStore) -> None:
     state, memory = await begin(store)
     memory.write("human", "Name: Eve", "call-1")
     await someone_else(store, state.blocks[0], value="Name: Bob")
@@ -167,7 +167,7 @@ async def archives_of(store: SqliteStore, state: AgentState) -> list[Archive]:
     return await store.read(lambda tx: archives.of_agent(tx, state.agent.id))
 
 
-async def test_passages_land_in_an_archive_of_the_agents_own_and_are_found_by_their_words_and_tags(
+async def test_passages_are_stored_in_the_agents_own_archive_and_can_be_found(
     store: SqliteStore,
 ) -> None:
     state = await agent_with(store)
@@ -192,7 +192,7 @@ async def test_passages_land_in_an_archive_of_the_agents_own_and_are_found_by_th
     assert stored.organization_id == state.agent.organization_id
 
 
-async def test_the_archive_is_made_once_also_by_turns_that_began_without_one(
+async def test_the_archive_is_created_once_also_by_turns_that_began_without_one(
     store: SqliteStore,
 ) -> None:
     state = await agent_with(store)
@@ -205,7 +205,7 @@ async def test_the_archive_is_made_once_also_by_turns_that_began_without_one(
     assert third.archives == (archive,)
 
 
-async def test_the_tags_of_two_agents_that_share_an_archive_both_survive(
+async def test_tags_added_by_two_agents_of_a_shared_archive_are_both_kept(
     store: SqliteStore,
 ) -> None:
     one = await agent_with(store)
@@ -226,7 +226,7 @@ async def test_the_tags_of_two_agents_that_share_an_archive_both_survive(
     assert sorted(await found(store, "is", archive.id)) == ["Cake is sweet.", "Tea is hot."]
 
 
-async def test_an_archive_that_was_detached_during_the_turn_takes_none_of_its_passages(
+async def test_an_archive_detached_during_the_turn_gets_none_of_its_passages(
     store: SqliteStore,
 ) -> None:
     state = await agent_with(store)
@@ -251,7 +251,7 @@ async def test_an_archive_that_was_detached_during_the_turn_takes_none_of_its_pa
 
 
 @pytest.mark.parametrize("makes_one", [False, True])
-async def test_chains_are_taken_in_their_order_also_where_some_only_get_a_proposal(
+async def test_chains_are_locked_in_order_also_if_some_only_get_a_proposal(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, makes_one: bool
 ) -> None:
     state = await make.stored_agent(store)
@@ -298,7 +298,7 @@ async def test_a_call_that_fails_in_one_block_proposes_nothing_in_another(
     assert await store.read(lambda tx: proposals.waiting(tx, state.blocks[1].chain_id)) == []
 
 
-async def test_a_fact_that_another_write_overtook_is_proposed_when_the_step_is_saved_again(
+async def test_an_overtaken_fact_proposal_raises_so_that_the_step_is_saved_again(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def overtaken(*_: object) -> None:

@@ -27,7 +27,7 @@ OTHER = (
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_lines_about_a_topic_are_refused_and_no_others(topic: str) -> None:
+def test_only_lines_about_a_topic_are_refused(topic: str) -> None:
     for rule in (topic, f"topic: {topic}", f"- Topic:  {topic.upper()}."):
         rules = Rules.of_text(rule)
         assert [line for line in ABOUT[topic] if not rules.refuse("", line)] == []

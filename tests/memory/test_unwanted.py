@@ -41,13 +41,13 @@ OTHER = (
 )
 
 
-def test_lines_like_a_rule_are_refused_and_others_are_not() -> None:
+def test_only_lines_like_a_rule_are_refused() -> None:
     rules = Rules.of_text(f"\n{RULE}\n")
     assert [line for line in ALIKE if not rules.refuse("Likes tea.", f"Likes tea.\n{line}")] == []
     assert [line for line in OTHER if rules.refuse("Likes tea.", f"Likes tea.\n{line}")] == []
 
 
-def test_a_rule_refuses_no_removal_and_nothing_that_was_there_before() -> None:
+def test_a_rule_refuses_no_removal_and_no_text_that_was_there_before() -> None:
     rules = Rules.of_text(RULE)
     text = "Ada has dyslexia.\nLikes tea."
     assert not rules.refuse(text, "Likes tea.")
@@ -62,7 +62,7 @@ async def told(store: SqliteStore) -> SqliteStore:
     return store
 
 
-async def test_a_steps_calls_that_save_unwanted_things_fail_and_the_others_stay(
+async def test_only_the_calls_of_a_step_that_break_a_rule_fail(
     told: SqliteStore,
 ) -> None:
     owned = await owned_of(told)
@@ -70,7 +70,9 @@ async def test_a_steps_calls_that_save_unwanted_things_fail_and_the_others_stay(
     talk = make.conversation(state.agent, id="conv-ada", user_id=owned.user.id)
     await told.write(lambda tx: conversations.insert_one(tx, talk))
     state = await told.read(lambda tx: agents.load(tx, SCOPE, state.agent.id, talk.id))
-    assert [block.label for block in state.blocks] == ["persona", "human"], "no agent reads rules"
+    assert [block.label for block in state.blocks] == ["persona", "human"], (
+        "no agent reads the block with the rules"
+    )
     memory = WorkingMemory(state)
     memory.write("human", "Likes tea.\nHas dyslexia.", "call-1")
     memory.passages.append(
@@ -83,7 +85,7 @@ async def test_a_steps_calls_that_save_unwanted_things_fail_and_the_others_stay(
     assert texts == {"persona": "Kind and calm.", "human": "Likes tea."}
 
 
-async def test_a_proposal_like_a_rule_is_refused_unless_the_owner_makes_it(
+async def test_a_proposal_that_breaks_a_rule_is_refused_unless_the_owner_makes_it(
     told: SqliteStore,
 ) -> None:
     owned = await owned_of(told)

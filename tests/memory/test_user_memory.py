@@ -23,7 +23,9 @@ from ricordo.storage.schema.memory_tables import chains
 from tests.memory.steps import ADA, TUTOR, owned_of, put
 
 
-async def do(store: SqliteStore, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+async def run_on_memory(
+    store: SqliteStore, work: Callable[..., Any], *arguments: Any, **options: Any
+) -> Any:
     return await store.write(
         lambda tx: work(tx, user_memory.open_memory(tx, Scope(), "ada"), *arguments, **options)
     )
@@ -35,28 +37,28 @@ async def history_of(store: SqliteStore, label: str | None = None) -> list[Block
 
 
 async def found(store: SqliteStore, label: str) -> Block | None:
-    return await do(store, user_memory.find, label)
+    return await run_on_memory(store, user_memory.find, label)
 
 
-async def test_a_user_who_has_no_memory_yet_has_nothing_in_it_and_reading_makes_nothing(
+async def test_a_user_without_memory_has_no_blocks_and_reading_creates_nothing(
     store: SqliteStore,
 ) -> None:
     await store.write(lambda tx: users.find_or_make(tx, Scope(), "ada"))
-    assert await do(store, user_memory.listed) == ()
+    assert await run_on_memory(store, user_memory.listed) == ()
     assert await history_of(store) == []
     with pytest.raises(NotFound, match="Write a block first"):
-        await do(store, user_memory.delete, "human", ADA)
+        await run_on_memory(store, user_memory.delete, "human", ADA)
     with pytest.raises(NotFound, match='no user "bob"'):
         await owned_of(store, "bob")
     assert await store.read(lambda tx: tx.all(chains.select())) == []
 
 
-async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(
+async def test_ten_concurrent_first_puts_create_one_user_and_one_chain(
     store: SqliteStore,
 ) -> None:
     await asyncio.gather(*(put(store, f"block {number}", str(number)) for number in range(10)))
     owned = await owned_of(store)
-    listed = await do(store, user_memory.listed)
+    listed = await run_on_memory(store, user_memory.listed)
     assert {block.label: block.value for block in listed} == {
         f"block {number}": str(number) for number in range(10)
     }
@@ -66,7 +68,7 @@ async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(
     assert owned.chain.versions == 10
 
 
-async def test_of_two_puts_at_once_from_one_version_both_stay_or_one_is_refused(
+async def test_two_concurrent_puts_from_one_version_are_merged_or_one_is_refused(
     store: SqliteStore,
 ) -> None:
     first = await put(store, "human", "a\nb\nc\nd")
@@ -87,15 +89,15 @@ async def test_of_two_puts_at_once_from_one_version_both_stay_or_one_is_refused(
     assert sorted(type(result).__name__ for result in results) == ["Block", "Stale"]
 
 
-async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another_label(
+async def test_restoring_a_label_whose_block_was_renamed_creates_a_new_block(
     store: SqliteStore,
 ) -> None:
     block = await put(store, "human", "one", title="You")
     first = (block.head or b"").hex()
-    await do(store, user_memory.delete, "human", ADA)
-    await do(store, user_memory.restore, "human", first, ADA)
-    await do(store, user_memory.rename, "human", "profile", ADA)
-    again = await do(store, user_memory.restore, "human", first, ADA)
+    await run_on_memory(store, user_memory.delete, "human", ADA)
+    await run_on_memory(store, user_memory.restore, "human", first, ADA)
+    await run_on_memory(store, user_memory.rename, "human", "profile", ADA)
+    again = await run_on_memory(store, user_memory.restore, "human", first, ADA)
     profile = await found(store, "profile")
     assert (profile.id, again.id != block.id, again.value, again.title) == (
         block.id,
@@ -105,7 +107,9 @@ async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another
     )
 
 
-async def test_bad_input_is_refused_with_what_to_do_and_leaves_nothing(store: SqliteStore) -> None:
+async def test_invalid_input_is_refused_with_what_to_do_and_stores_nothing(
+    store: SqliteStore,
+) -> None:
     for label, text, options, message in (
         ("a/../b", "x", {}, "cannot be used"),
         ("human", "x\0", {}, "NUL"),
@@ -125,7 +129,7 @@ async def test_bad_input_is_refused_with_what_to_do_and_leaves_nothing(store: Sq
     ) == ([], 1)
 
 
-async def test_a_text_that_is_too_long_is_compared_with_nothing(
+async def test_a_too_long_text_is_refused_before_it_is_compared(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[int] = []
@@ -151,7 +155,9 @@ async def test_a_text_that_is_too_long_is_compared_with_nothing(
     assert max(compared) == 1_000
 
 
-async def test_nobody_makes_a_user_by_an_id_or_in_anothers_name(store: SqliteStore) -> None:
+async def test_a_user_cannot_be_created_by_an_id_or_in_another_users_name(
+    store: SqliteStore,
+) -> None:
     with pytest.raises(NotFound, match="no user"):
         await put(store, "human", "x", "user-00000000-0000-4000-8000-00000000000a")
     await put(store, "human", "x")
@@ -171,7 +177,7 @@ async def test_nobody_makes_a_user_by_an_id_or_in_anothers_name(store: SqliteSto
         )
 
 
-async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_settings(
+async def test_an_agent_cannot_put_against_the_policy_or_change_settings(
     store: SqliteStore,
 ) -> None:
     with pytest.raises(Forbidden, match="policy propose"):
@@ -182,7 +188,9 @@ async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_sett
         await put(store, "human", "z", by=TUTOR, policy="guarded")
     await put(store, "human", "y", policy="guarded")
     with pytest.raises(Forbidden):
-        await do(store, user_memory.change_settings, "human", {"policy": "direct"}, TUTOR)
+        await run_on_memory(
+            store, user_memory.change_settings, "human", {"policy": "direct"}, TUTOR
+        )
     block = await found(store, "human")
     assert (block.value, block.policy) == ("y", "guarded")
 
@@ -193,19 +201,19 @@ async def test_a_setting_without_a_value_is_removed_or_refused(
 ) -> None:
     before = await put(store, "human", "x", title="About", limit=77)
     if getattr(Block("", "", "", "", ""), name) is None:
-        await do(store, user_memory.change_settings, "human", {name: None}, ADA)
+        await run_on_memory(store, user_memory.change_settings, "human", {name: None}, ADA)
         assert getattr(await found(store, "human"), name) is None
     else:
         with pytest.raises(Invalid, match=f'"{name}" of a memory block needs a value'):
-            await do(store, user_memory.change_settings, "human", {name: None}, ADA)
+            await run_on_memory(store, user_memory.change_settings, "human", {name: None}, ADA)
         assert await found(store, "human") == before
 
 
-async def test_users_with_equal_labels_do_not_meet(store: SqliteStore) -> None:
+async def test_users_with_equal_labels_have_separate_blocks(store: SqliteStore) -> None:
     mine = await put(store, "human", "mine")
     await put(store, "human", "yours", "bob")
     assert await found(store, "human") == mine
     bobs = await owned_of(store, "bob")
     (theirs,) = await store.read(lambda tx: history.page(tx, bobs.chain.id))
     with pytest.raises(NotFound):
-        await do(store, user_memory.restore, "human", theirs.id.hex(), ADA)
+        await run_on_memory(store, user_memory.restore, "human", theirs.id.hex(), ADA)

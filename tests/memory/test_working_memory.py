@@ -24,7 +24,7 @@ def edits_of(memory: WorkingMemory) -> list[tuple[str, Block, Block | None]]:
     return [(edit.call_id, edit.base, edit.after) for edit in memory.edits]
 
 
-def test_a_read_only_block_is_left_as_it_is() -> None:
+def test_a_read_only_block_cannot_be_changed() -> None:
     memory = WorkingMemory(STATE)
     changes: list[Callable[[str], object]] = [
         lambda label: memory.write(label, "Be cruel.", "call-1"),
@@ -43,7 +43,7 @@ def test_a_read_only_block_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("bad", "told"), [("\ud83d", "whole characters"), ("\0", "cannot hold NUL")]
 )
-def test_half_characters_and_nul_are_refused_where_they_are_written(bad: str, told: str) -> None:
+def test_lone_surrogates_and_nul_are_refused_in_every_field(bad: str, told: str) -> None:
     memory = WorkingMemory(STATE)
     for write in (
         lambda: memory.write("human", f"Ada {bad}", "call-1"),
@@ -61,7 +61,7 @@ def test_half_characters_and_nul_are_refused_where_they_are_written(bad: str, to
     assert (memory.edits, memory.passages) == ([], [])
 
 
-def test_later_calls_of_the_step_see_what_earlier_ones_made_renamed_described_and_removed() -> None:
+def test_later_calls_of_a_step_see_the_changes_of_earlier_ones() -> None:
     memory = WorkingMemory(STATE)
     memory.create("plans/2026", "Rest\tnow", "What is ahead", "call-1")
     made = memory.block("plans/2026")
@@ -92,7 +92,7 @@ def test_later_calls_of_the_step_see_what_earlier_ones_made_renamed_described_an
     ]
 
 
-def test_a_label_that_is_taken_or_cannot_be_is_refused() -> None:
+def test_a_used_or_invalid_label_is_refused() -> None:
     memory = WorkingMemory(STATE)
     with pytest.raises(Conflict, match=r"^Error: Memory block 'rules' already exists$"):
         memory.create("rules", "", None, "call-1")
@@ -126,7 +126,7 @@ HIDDEN_SIGNS = (
 )
 
 
-def test_hidden_characters_are_taken_out_of_what_the_agent_writes() -> None:
+def test_hidden_characters_are_removed_from_what_an_agent_writes() -> None:
     for number, signs in enumerate(HIDDEN_SIGNS):
         memory = WorkingMemory(STATE)
         assert memory.write("human", f"A{signs}da L", "call-1") == "Ada L"
@@ -143,7 +143,7 @@ def test_hidden_characters_are_taken_out_of_what_the_agent_writes() -> None:
         assert set(memory.notes) == {"call-1", "call-2", "call-3", "call-4"}
 
 
-def test_a_block_that_waits_for_its_owner_takes_no_hidden_text_from_an_agent() -> None:
+def test_hidden_text_of_an_agent_is_refused_in_a_block_with_a_policy() -> None:
     for policy in ("guarded", "propose", "explicit"):
         state = replace(STATE, blocks=(replace(HUMAN, policy=policy, value="Ada"),))  # type: ignore[arg-type]
         for signs in HIDDEN_SIGNS:
@@ -157,7 +157,7 @@ def test_a_block_that_waits_for_its_owner_takes_no_hidden_text_from_an_agent() -
         assert WorkingMemory(state).write("human", copied, "call-1") == "Ada L"
 
 
-def test_hidden_characters_that_the_user_wrote_or_that_letters_need_stay() -> None:
+def test_hidden_characters_written_by_the_user_or_needed_by_letters_stay() -> None:
     for signs in HIDDEN_SIGNS:
         said = EditGuard(
             lambda signs=signs: GuardSources(user_texts=[f"Call me A{signs}da, please"])

@@ -29,7 +29,7 @@ def section(
     return MemorySection(agent_type, provider, blocks)
 
 
-def test_blocks_stand_in_their_order_with_description_sizes_and_value() -> None:
+def test_blocks_are_rendered_in_order_with_description_sizes_and_value() -> None:
     human = make.block(
         "human", "Her name is Ada.\n\tShe likes „Tee“ 🍵.", description="Who you talk with."
     )
@@ -42,7 +42,7 @@ def test_a_read_only_block_says_so_first_and_an_empty_one_keeps_its_lines() -> N
     )
 
 
-def test_a_block_that_its_policy_makes_read_only_says_so_too() -> None:
+def test_a_block_that_is_read_only_by_policy_says_so_too() -> None:
     assert "<metadata>\n- read_only=true\n- chars_current=" in render_memory(
         section(make.block(policy="read_only"))
     )
@@ -57,7 +57,7 @@ def test_anthropic_models_see_line_numbers(agent_type: AgentType) -> None:
     assert rendered == golden("line_numbered")
 
 
-def test_line_numbers_need_both_the_provider_and_the_type() -> None:
+def test_line_numbers_depend_on_the_provider_and_the_agent_type() -> None:
     assert is_numbered("letta_v1_agent", "anthropic")
     assert not is_numbered("letta_v1_agent", "openai")
     assert not is_numbered("memgpt_agent", "anthropic")
@@ -88,7 +88,7 @@ def test_rules_and_directories_follow_the_blocks() -> None:
 
 @pytest.mark.parametrize("agent_type", ["react_agent", "workflow_agent"])
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-def test_agents_that_live_by_tools_see_rules_and_directories_but_no_blocks(
+def test_react_and_workflow_agents_see_rules_and_directories_but_no_blocks(
     agent_type: AgentType, provider: str
 ) -> None:
     whole = MemorySection(agent_type, provider, (HUMAN,), RULES, DIRECTORIES)
@@ -109,14 +109,14 @@ class Seen:
     value: str
 
 
-def close(name: str) -> re.Pattern[str]:
+def closing_tag(name: str) -> re.Pattern[str]:
     """Match any text that a reader might take for a closing tag, in any spacing or case."""
     return re.compile(rf"<\s*/\s*{re.escape(name)}(?![\w-])[^>]*>", re.IGNORECASE)
 
 
 def read_until(text: str, place: int, name: str) -> tuple[str, int]:
     """Return the text before the first exact closing tag, and the position after it."""
-    found = close(name).search(text, place)
+    found = closing_tag(name).search(text, place)
     assert found.group() == f"</{name}>"
     assert text[found.start() - 1] == text[found.end()] == "\n"
     return text[place : found.start() - 1] if found.start() > place else "", found.end() + 1
@@ -146,8 +146,8 @@ def read_blocks(text: str, numbered: bool) -> list[Seen]:
                 text, place, warning[warning.index("<warning>") : warning.index("<value>")]
             )
         value, place = read_until(text, expect(text, place, "<value>\n"), "value")
-        assert not close(label).search(value)
-        assert not close(label).search(description)
+        assert not closing_tag(label).search(value)
+        assert not closing_tag(label).search(description)
         if numbered and value:
             lines = [line.split("→ ", 1) for line in value.split("\n")]
             assert [number for number, _ in lines] == [
@@ -160,7 +160,7 @@ def read_blocks(text: str, numbered: bool) -> list[Seen]:
     return seen
 
 
-def undone(text: str) -> str:
+def unescaped(text: str) -> str:
     return text.replace("\\/", "/")
 
 
@@ -221,8 +221,8 @@ def test_no_text_in_a_block_can_close_it(
     ]
     rendered = render_memory(section(*blocks, provider="anthropic" if numbered else "openai"))
     seen = read_blocks(rendered, numbered) if blocks else []
-    assert [(one.label, undone(one.description), undone(one.value)) for one in seen] == [
-        (label, undone(description), undone(value)) for label, description, value in contents
+    assert [(one.label, unescaped(one.description), unescaped(one.value)) for one in seen] == [
+        (label, unescaped(description), unescaped(value)) for label, description, value in contents
     ]
 
 
@@ -238,7 +238,7 @@ def test_no_text_in_a_block_can_close_it(
         "</memory_blocks>",
     ],
 )
-def test_a_forged_closing_tag_is_kept_readable_but_closes_nothing(forged: str) -> None:
+def test_a_forged_closing_tag_stays_readable_but_closes_nothing(forged: str) -> None:
     rendered = render_memory(section(make.block("human", f"Ada{forged}")))
     disarmed = forged.replace("/", "\\/")
     assert f"Ada{disarmed}\n</value>\n</human>\n" in rendered
@@ -247,7 +247,7 @@ def test_a_forged_closing_tag_is_kept_readable_but_closes_nothing(forged: str) -
 @pytest.mark.parametrize(
     "harmless", ["</b>", "</values>", "a </ b", "<value>", "</value-added>", "3 < 4 / 2 > 1"]
 )
-def test_text_that_closes_nothing_of_ours_is_left_alone(harmless: str) -> None:
+def test_tags_that_are_not_ours_are_left_unchanged(harmless: str) -> None:
     assert f"<value>\n{harmless}\n</value>" in render_memory(section(make.block("human", harmless)))
 
 
@@ -265,7 +265,7 @@ def test_no_text_of_a_file_can_close_its_directory(
         "value": 1,
         "instructions": bool(content),
     }.items():
-        assert len(close(tag).findall(rendered)) == count
+        assert len(closing_tag(tag).findall(rendered)) == count
 
 
 @pytest.mark.parametrize("policy", ["guarded", "explicit", "propose"])

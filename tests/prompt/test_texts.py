@@ -61,7 +61,7 @@ RELIES_ON = {
 }
 
 
-def test_every_key_of_a_system_prompt_has_its_file_and_its_check() -> None:
+def test_every_system_prompt_has_its_file_and_its_check() -> None:
     assert sorted(BUILT_IN) == list(BUILT_IN) == sorted(RELIES_ON)
     assert all(
         resources.files("ricordo.prompt.texts").joinpath(f"{key}.md").is_file() for key in BUILT_IN
@@ -89,7 +89,7 @@ def test_a_prompt_is_trimmed_and_closes_the_sections_it_opens(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", BUILT_IN)
-def test_a_prompt_names_no_other_product_and_asks_nobody_to_pass_for_a_person(key: str) -> None:
+def test_a_prompt_names_no_other_product_and_does_not_claim_to_be_a_person(key: str) -> None:
     words = text(key).lower()
     assert [name for name in ("letta", "memgpt", "limnal") if name in words] == []
     assert [
@@ -98,7 +98,7 @@ def test_a_prompt_names_no_other_product_and_asks_nobody_to_pass_for_a_person(ke
 
 
 @pytest.mark.parametrize("key", ["memgpt_chat", "memgpt_v2_chat", "voice_chat"])
-def test_an_agent_with_a_persona_is_to_be_honest_about_what_it_is(key: str) -> None:
+def test_a_prompt_with_a_persona_asks_for_honesty(key: str) -> None:
     words = text(key)
     assert "sincere" in words
     assert "persona" in words

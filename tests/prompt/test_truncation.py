@@ -100,7 +100,7 @@ transcripts = st.lists(
 
 
 @given(transcripts, st.integers(0, 60_000), st.sampled_from([50, 100, 130, 200]))
-def test_what_is_sent_always_fits_and_stays_valid(
+def test_a_truncated_request_always_fits_and_stays_valid(
     messages: list[Message], more: int, percent: int
 ) -> None:
     # The ids of all calls differ, as in every transcript.
@@ -125,15 +125,13 @@ def test_what_is_sent_always_fits_and_stays_valid(
 
 
 @given(transcripts)
-def test_the_newest_words_of_a_user_are_always_among_what_is_sent(messages: list[Message]) -> None:
+def test_the_newest_user_message_is_always_sent(messages: list[Message]) -> None:
     newest = next((message.id for message in reversed(messages) if message.role == "user"), None)
     sent = fitted(messages, message_tokens(SYSTEM) + LEAST_ROOM + 40)
     assert newest is None or newest in [message.id for message in sent]
 
 
-def test_what_a_user_said_stays_rather_than_a_later_heartbeat_and_so_does_the_summary_as_models_get_it() -> (
-    None
-):
+def test_a_users_message_and_the_summary_are_kept_before_later_heartbeats() -> None:
     summary = make.message(AGENT, "What was before.", "summary")
     beat = make.message(AGENT, parts=(heartbeat_event("Go on.", "now"),))
     question = make.message(AGENT, "Where is my cat?")
@@ -149,7 +147,7 @@ def test_what_a_user_said_stays_rather_than_a_later_heartbeat_and_so_does_the_su
     assert question.id in [message.id for message in barest]
 
 
-def test_the_longest_texts_are_cut_first_and_what_was_said_last_after_all_others() -> None:
+def test_the_longest_texts_are_cut_first_and_the_newest_message_last() -> None:
     old, new = make.message(AGENT, "o" * 4_000), make.message(AGENT, "n" * 4_000)
     messages = [SYSTEM, old, asks(("a", "{}")), answers(("a", "r" * 40_000)), new]
 
@@ -166,7 +164,7 @@ def test_the_longest_texts_are_cut_first_and_what_was_said_last_after_all_others
     assert 300 < len(tight[4].text) < 2_000
 
 
-def test_a_cut_text_keeps_its_beginning_and_its_end_and_says_how_much_is_missing() -> None:
+def test_a_cut_text_keeps_its_beginning_and_end_and_says_how_much_is_missing() -> None:
     text = "begin" + "x" * 1_000 + "end"
     short = shorten(text, 200)
     assert 195 <= len(short) <= 200
@@ -178,7 +176,7 @@ def test_a_cut_text_keeps_its_beginning_and_its_end_and_says_how_much_is_missing
     assert shorten("abcdefgh", 1) == "."
 
 
-def test_cut_arguments_stay_json_and_keep_their_short_values() -> None:
+def test_cut_arguments_stay_valid_json_and_keep_their_short_values() -> None:
     written = orjson.dumps({"path": "a.txt", "lines": ["y" * 9_000], "count": 3}).decode()
     sent = fitted([SYSTEM, make.message(AGENT), asks(("a", written)), answers(("a", "ok"))], 300)
     values = orjson.loads(sent[2].tool_calls[0].arguments)
@@ -186,7 +184,7 @@ def test_cut_arguments_stay_json_and_keep_their_short_values() -> None:
     assert "left out here" in values["lines"][0]
 
 
-def test_a_system_message_that_fills_the_window_is_an_error_that_says_what_to_do() -> None:
+def test_a_system_message_that_fills_the_window_is_an_error_with_advice() -> None:
     system = make.message(AGENT, "x" * 40_000, "system")
     with pytest.raises(
         SystemPromptTooLong, match=r"takes about 10004 of the 9000 tokens.*Shorten"
@@ -195,9 +193,7 @@ def test_a_system_message_that_fills_the_window_is_an_error_that_says_what_to_do
     assert caught.value.kind == "context_window_exceeded"
 
 
-def test_calls_their_decision_and_their_results_are_one_exchange_also_when_something_came_between() -> (
-    None
-):
+def test_calls_with_their_decision_and_results_are_one_exchange() -> None:
     asked = make.message(
         AGENT, role="approval", parts=(ToolCallPart("a", "look", "{}", is_gated=True),)
     )

@@ -12,7 +12,7 @@ import uvloop
 from ricordo.sandbox.child import STDOUT, start_child
 
 
-async def exchange_words() -> None:
+async def read_and_write() -> None:
     child = await start_child(["/bin/cat"])
     assert child.stdin
     assert child.stdout
@@ -26,7 +26,7 @@ async def exchange_words() -> None:
     child.close()
 
 
-async def say_how_it_ended() -> None:
+async def report_exit_codes() -> None:
     for program, code in (
         ("raise SystemExit(3)", 3),
         ("import os, signal; os.kill(os.getpid(), 15)", -15),
@@ -36,7 +36,7 @@ async def say_how_it_ended() -> None:
         child.close()
 
 
-async def outlive_a_cancelled_wait() -> None:
+async def continue_after_a_cancelled_wait() -> None:
     child = await start_child(["/bin/sleep", "60"])
     waiting = asyncio.create_task(child.wait())
     await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def outlive_a_cancelled_wait() -> None:
     child.close()
 
 
-async def put_errors_among_the_rest() -> None:
+async def merge_errors_into_output() -> None:
     child = await start_child(["/bin/sh", "-c", "echo one; echo two >&2"], stderr=STDOUT)
     assert child.stdout
     assert await child.stdout.read() == b"one\ntwo\n"
@@ -57,21 +57,21 @@ async def put_errors_among_the_rest() -> None:
     child.close()
 
 
-async def miss_a_program() -> None:
+async def refuse_a_missing_program() -> None:
     with pytest.raises(FileNotFoundError):
         await start_child(["/nothing/here"])
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_child_says_hears_and_ends_as_a_process_of_asyncio(
+def test_a_child_process_behaves_like_one_of_asyncio_on_both_loops(
     loop_factory: Callable[[], Any],
 ) -> None:
     works: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
-        exchange_words,
-        say_how_it_ended,
-        outlive_a_cancelled_wait,
-        put_errors_among_the_rest,
-        miss_a_program,
+        read_and_write,
+        report_exit_codes,
+        continue_after_a_cancelled_wait,
+        merge_errors_into_output,
+        refuse_a_missing_program,
     )
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         for work in works:

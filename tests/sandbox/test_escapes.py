@@ -1,4 +1,4 @@
-"""More than forty attempts to escape from the sandbox.
+"""Attempts to escape from the sandbox.
 
 None succeeds, with each backend, as root and as an ordinary user.
 """
@@ -75,7 +75,7 @@ def attempts(backend: str, folder: Path, *what: str, as_root: bool) -> dict[str,
         pytest.param("landlock", False, id="landlock, as an ordinary user", marks=pytest.mark.soak),
     ],
 )
-def test_no_way_leads_out(backend: str, as_root: bool) -> None:
+def test_every_attempt_to_escape_fails(backend: str, as_root: bool) -> None:
     # Other runs of the tests close pytest's own folder to ordinary users.
     with tempfile.TemporaryDirectory(prefix="ricordo-escapes-") as folder:
         found = attempts(backend, Path(folder), as_root=as_root)
@@ -111,9 +111,7 @@ def test_no_way_leads_out(backend: str, as_root: bool) -> None:
         ),
     ],
 )
-def test_a_call_has_its_number_of_processes_beside_one_that_has_as_many(
-    backend: str, as_root: bool
-) -> None:
+def test_each_call_has_its_own_limit_of_processes(backend: str, as_root: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="ricordo-escapes-") as folder:
         ended = attempts(backend, Path(folder), "neighbours", as_root=as_root)
     assert ended["patient"] == {"out": "ready\nforked\n", "err": "", "reason": ""}

@@ -55,7 +55,7 @@ async def sandbox(
 
 
 @in_one_loop
-async def test_a_program_gets_its_request_and_files_and_gives_its_answer_and_words(
+async def test_a_program_gets_its_request_and_files_and_returns_its_answer_and_output(
     sandbox: Sandbox,
 ) -> None:
     said: list[tuple[str, bytes]] = []
@@ -78,7 +78,9 @@ async def test_a_program_gets_its_request_and_files_and_gives_its_answer_and_wor
 
 
 @in_one_loop
-async def test_what_a_program_raises_is_told_with_its_own_lines(sandbox: Sandbox) -> None:
+async def test_an_exception_of_a_program_is_shown_with_the_programs_own_lines(
+    sandbox: Sandbox,
+) -> None:
     result = await sandbox.run_python("def halve(n):\n    return n / 0\nhalve(1)", b"")
     assert result.exit_code == 1
     assert result.stderr.decode().splitlines()[:3] == [
@@ -94,7 +96,7 @@ async def test_what_a_program_raises_is_told_with_its_own_lines(sandbox: Sandbox
 
 
 @in_one_loop
-async def test_each_call_has_a_process_and_a_workspace_of_its_own(sandbox: Sandbox) -> None:
+async def test_each_call_has_its_own_process_and_workspace(sandbox: Sandbox) -> None:
     program = (
         "import os\nprint(os.path.exists('seen'), len(os.listdir('.')))\nopen('seen', "
         "'w').write('x')"
@@ -116,7 +118,7 @@ async def test_folders_of_any_depth_are_removed_with_their_workspace(sandbox: Sa
 
 
 @in_one_loop
-async def test_a_file_outside_of_the_workspace_is_refused(sandbox: Sandbox) -> None:
+async def test_a_file_outside_the_workspace_is_refused(sandbox: Sandbox) -> None:
     for path in ("/etc/x", "../x", "a/../../x", ""):
         with pytest.raises(Invalid, match="within its workspace"):
             await sandbox.run_python("", b"", files={path: b"x"})
@@ -152,7 +154,7 @@ def running(words: str) -> list[str]:
 
 
 @in_one_loop
-async def test_a_program_that_lives_longer_is_spoken_with_and_ends_with_its_block(
+async def test_a_long_running_program_can_be_talked_to_and_ends_with_its_block(
     sandbox: Sandbox,
 ) -> None:
     limits = SandboxLimits(cpu_seconds=0, seconds=0)
@@ -168,7 +170,8 @@ async def test_a_network_that_does_not_open_in_time_makes_the_sandbox_unavailabl
 ) -> None:
     sandbox = opened(tmp_path, sandbox="bubblewrap", sandbox_network=True)
     await sandbox.run_python("", b"", has_network=True)
-    # Two processes that are confined already, so only the wait for their network can end too late.
+    # Two processes are confined before the change, so only the wait for their network can exceed
+    # its time limit.
     ready = [task for tasks in sandbox._warm.values() for task in tasks]
     await asyncio.gather(*ready)
     monkeypatch.setattr(sandbox_process, "_READY", 0)
@@ -181,7 +184,7 @@ async def test_a_network_that_does_not_open_in_time_makes_the_sandbox_unavailabl
     assert not any([(await task).is_running for task in ready])
 
 
-async def test_more_calls_than_allowed_wait_or_are_told_so(tmp_path: Path) -> None:
+async def test_calls_beyond_the_limit_wait_or_are_refused(tmp_path: Path) -> None:
     sandbox = opened(tmp_path, sandbox_calls=1)
     began = asyncio.Event()
     sleeps = "import time; print('on', flush=True); time.sleep(500)"
@@ -258,7 +261,7 @@ print(send(f"GET {ours}/x HTTP/1.1\\r\\nA: b\\nAuthorization: Bearer mine{end}")
 """
 
 
-async def test_of_this_server_only_the_named_address_is_reached_and_of_the_network_no_private_one(
+async def test_only_the_named_local_address_and_public_addresses_can_be_reached(
     tmp_path: Path,
 ) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
@@ -295,7 +298,7 @@ async def test_of_this_server_only_the_named_address_is_reached_and_of_the_netwo
     server.server_close()
 
 
-async def test_without_the_operators_word_there_is_no_network(tmp_path: Path) -> None:
+async def test_without_the_operators_setting_there_is_no_network(tmp_path: Path) -> None:
     sandbox = opened(tmp_path)
     with pytest.raises(Forbidden, match="RICORDO_SANDBOX_NETWORK=true"):
         await sandbox.run_python("", b"", has_network=True)
@@ -306,7 +309,7 @@ async def test_without_the_operators_word_there_is_no_network(tmp_path: Path) ->
         await each.close()
 
 
-async def test_where_nothing_can_confine_it_code_is_not_run_and_the_sentence_says_what_to_do(
+async def test_without_any_sandbox_code_is_refused_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -333,7 +336,7 @@ async def test_where_nothing_can_confine_it_code_is_not_run_and_the_sentence_say
     await unsafe.close()
 
 
-async def test_a_call_that_is_cancelled_while_its_process_starts_is_cancelled_and_leaves_none(
+async def test_a_call_cancelled_while_its_process_starts_leaves_no_process(
     tmp_path: Path,
 ) -> None:
     bubblewrap()
@@ -374,7 +377,7 @@ async def test_a_process_that_cannot_start_leaves_no_descriptor_and_no_folder(
     assert list(tmp_path.rglob("*")) == [workspaces] * (missing == "interpreter")
 
 
-async def test_the_sandbox_of_a_server_ends_with_it(tmp_path: Path) -> None:
+async def test_a_servers_sandbox_ends_with_the_server(tmp_path: Path) -> None:
     bubblewrap()
     before = set(descendants(os.getpid()))
     settings = Settings(data_dir=tmp_path)
@@ -435,7 +438,8 @@ asyncio.run(main())
 
     async def next_one() -> None:
         for _ in range(100):
-            sweep(tmp_path / "data")  # as every start of a server does
+            # Every start of a server sweeps too.
+            sweep(tmp_path / "data")
             if not any(folder.exists() for folder in left):
                 break
             # The last process of the killed server may hold the lock for a moment.

@@ -44,7 +44,7 @@ def _make_folders(top: Path, depth: int, content: bytes) -> None:
         (3_000, 1 << 20, True),
     ],
 )
-def test_files_count_at_any_depth_of_their_folder(
+def test_files_are_counted_at_any_depth(
     workspace: Path, depth: int, limit: int, *, is_full: bool
 ) -> None:
     _make_folders(workspace, depth, b"x" * 5_000)
@@ -60,7 +60,7 @@ def test_folders_count_like_files(workspace: Path, monkeypatch: pytest.MonkeyPat
     assert watch.is_workspace_full(workspace, [], 1 << 20)
 
 
-def test_links_are_not_followed_out_of_the_workspace(workspace: Path, tmp_path: Path) -> None:
+def test_links_out_of_the_workspace_are_not_followed(workspace: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_bytes(b"x" * 5_000)

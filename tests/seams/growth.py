@@ -50,7 +50,7 @@ def is_linear(
 def require_linear(work: Callable[[int], object], size: int, name: object = "") -> None:
     """Fail if the work grows faster than its input; `name` names the work."""
     assert is_linear(work, size), (
-        f"{name!r}: {FACTOR} times the length takes more than {MOST} times as long"
+        f"{name!r}: an input {FACTOR} times as long takes more than {MOST} times as long"
     )
 
 

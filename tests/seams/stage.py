@@ -203,7 +203,7 @@ class Stage:
         return next(block.value for block in held if block.label == label)
 
     async def require_sound(self, agent_id: str) -> None:
-        """Check what must always hold.
+        """Check the rules that hold between any two turns of an agent.
 
         Nothing runs, all messages are in the window in order, and the next message is answered.
         """

@@ -8,10 +8,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from sqlalchemy import event, text
 
 from ricordo.runtime import Runtime
@@ -240,3 +241,23 @@ def killed_after(runtime: Runtime, writes: int) -> Iterator[None]:
         yield
     finally:
         runtime.store, runtime.indexing = store, indexing
+
+
+class _RolledBack(Exception):
+    """Ends the first run of a unit of work."""
+
+
+def write_twice(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each unit of work run, be rolled back, and run again, as after a deadlock."""
+    write = store.write
+
+    async def write_again(work: Callable[[Transaction], Any]) -> Any:
+        def run_and_roll_back(tx: Transaction) -> None:
+            work(tx)
+            raise _RolledBack
+
+        with suppress(_RolledBack):
+            await write(run_and_roll_back)
+        return await write(work)
+
+    monkeypatch.setattr(store, "write", write_again)

@@ -83,7 +83,7 @@ NO_TIMES = (
 )
 
 
-def test_times_are_named_in_many_ways_and_languages():
+def test_times_are_recognized_in_many_forms_and_languages():
     for query, span in [*cases(ABSOLUTE), *cases(RELATIVE)]:
         assert named(query) == [span], query
 
@@ -114,7 +114,7 @@ def test_some_questions_name_several_times() -> None:
         assert named(query) == [f"{year}-06-01..{year}-06-30" for year in years], query
 
 
-def test_what_only_looks_like_a_time_names_none():
+def test_text_that_only_looks_like_a_time_names_none():
     for query in NO_TIMES.split("|"):
         assert named(query.strip()) == [], query
 
@@ -129,7 +129,7 @@ def test_what_only_looks_like_a_time_names_none():
 )
 @example("in may " * 1_000, NOW)
 @example("\ud800 \x00 ٣ мая ٢٠٢٣, ² days ago ①", NOW)
-def test_every_question_gives_ranges_with_an_end_after_the_start(query, now):
+def test_every_time_range_ends_after_its_start(query, now):
     found = named_times(query, now)
     assert len(found) == len(set(found))
     assert all(start < end for start, end in found)

@@ -51,7 +51,7 @@ async def forget(store: SqliteStore, ids: Sequence[str]) -> None:
     await store.write(work)
 
 
-async def take_out(store: SqliteStore, most_writes: int = 10_000) -> int:
+async def run_deletions(store: SqliteStore, most_writes: int = 10_000) -> int:
     """Remove them from the index with at most this number of writes; return how many there were."""
     writes = 0
     while deletion := await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096)):
@@ -86,14 +86,14 @@ async def terms(store: SqliteStore) -> set[str]:
 
 
 @pytest.mark.parametrize("kills_after", [0, 1, 2, 3, 10_000])
-async def test_what_was_deleted_leaves_nothing_also_after_a_kill_and_the_rest_is_found(
+async def test_a_deleted_text_leaves_nothing_even_after_a_kill_and_the_rest_is_found(
     store: SqliteStore, kills_after: int
 ) -> None:
     ids = await filled(store)
     await forget(store, ids[:25])
-    await take_out(store, kills_after)
+    await run_deletions(store, kills_after)
     assert await hits(store, "tea") == set(ids[25:])
-    await take_out(store)
+    await run_deletions(store)
     assert {term for term in await terms(store) if term.startswith("only")} == {
         f"only{n}" for n in range(25, 40)
     }
@@ -104,7 +104,7 @@ async def test_what_was_deleted_leaves_nothing_also_after_a_kill_and_the_rest_is
     assert await store.read(lambda tx: tx.all(text("SELECT * FROM search_buffer"))) == []
 
 
-async def test_a_document_that_came_and_went_in_the_buffer_is_left_to_a_flush(
+async def test_a_document_deleted_in_the_buffer_is_left_to_a_flush(
     store: SqliteStore,
 ) -> None:
     ids = await filled(store)
@@ -112,12 +112,12 @@ async def test_a_document_that_came_and_went_in_the_buffer_is_left_to_a_flush(
     await forget(store, ["message-new", ids[0]])
     deletion = await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096))
     assert len(deletion.rows) == 1
-    await take_out(store)
+    await run_deletions(store)
     await store.write(flush_all)
     assert await hits(store, "tea") == set(ids[1:])
 
 
-async def test_what_is_written_anew_is_found_by_its_new_words_alone(store: SqliteStore) -> None:
+async def test_a_rewritten_text_is_found_only_by_its_new_words(store: SqliteStore) -> None:
     ids = await filled(store)
 
     def rewrite(tx: Transaction) -> None:
@@ -127,13 +127,13 @@ async def test_what_is_written_anew_is_found_by_its_new_words_alone(store: Sqlit
         index.index_messages(tx, [row._asdict() for row in rows])
 
     await store.write(rewrite)
-    await take_out(store)
+    await run_deletions(store)
     await store.write(flush_all)
     assert await hits(store, "only0") == set()
-    assert "message-0" in await hits(store, "coffee")  # it is found with its neighbours
+    assert "message-0" in await hits(store, "coffee")  # together with others
 
 
-async def test_nothing_is_written_where_the_partition_was_rebuilt_meanwhile(
+async def test_a_deletion_writes_nothing_if_the_partition_was_rebuilt(
     store: SqliteStore,
 ) -> None:
     ids = await filled(store)
@@ -143,5 +143,5 @@ async def test_nothing_is_written_where_the_partition_was_rebuilt_meanwhile(
     await store.write(lambda tx: tx.run(text("UPDATE search_partitions SET seq = seq + 1")))
     assert not await store.write(lambda tx: deletion.run(tx, next(deletion.steps())))
     await store.write(lambda tx: tx.run(text("UPDATE search_partitions SET seq = seq - 1")))
-    await take_out(store)
+    await run_deletions(store)
     assert await hits(store, "tea") == set(ids[3:])

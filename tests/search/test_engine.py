@@ -62,7 +62,7 @@ filters = st.builds(
 )
 
 
-def by_hand(
+def expected_hits(
     kept: list[Message], query: str, wanted: MessageFilter, limit: int
 ) -> list[tuple[int, float]]:
     """Compute the best messages and their scores from the texts alone.
@@ -123,7 +123,7 @@ def found(hits: SearchResult) -> list[tuple[int, float]]:
     return [(hit.document, hit.relevance.score) for hit in hits.hits]
 
 
-async def test_a_search_finds_what_a_search_by_hand_finds(
+async def test_a_search_finds_the_same_as_a_plain_computation(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check(
@@ -170,7 +170,7 @@ async def test_a_search_finds_what_a_search_by_hand_finds(
                     await store.write(lambda tx, most=most: flush(tx, agent.id, most))  # type: ignore[misc]
                 case ("look",):
                     await store.read(look)
-        expected = by_hand(kept, query, wanted, limit)
+        expected = expected_hits(kept, query, wanted, limit)
         unmerged = found(await store.read(look))
         assert [document for document, _ in unmerged] == [document for document, _ in expected]
         assert [score for _, score in unmerged] == pytest.approx(
@@ -190,7 +190,7 @@ async def test_a_search_finds_what_a_search_by_hand_finds(
 
 
 async def run_examples(check) -> None:  # type: ignore[no-untyped-def]
-    """Draw examples with hypothesis, which runs plain functions, and check them here."""
+    """Let hypothesis draw examples in a thread, and check each of them in this event loop."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -219,7 +219,7 @@ async def run_examples(check) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     "numbers", [[3, 5, 8, 9, 12], [5, 3, 12, 9, 8]], ids=["in order", "restored in another order"]
 )
-def test_what_an_outside_index_gave_is_found_by_number_and_the_rest_left_out(
+def test_hits_of_an_outside_index_are_matched_by_number_and_unknown_ones_dropped(
     numbers: list[int],
 ) -> None:
     nearest = [(12, 0.9), (3, 0.5), (4, 0.8), (100, 0.7), (8, float("nan"))]
@@ -254,7 +254,7 @@ async def find(store: Store, query: str, *agents: Agent) -> list[str]:
     return [message.text for message in found]
 
 
-async def test_new_messages_and_a_flush_continue_what_is_cached(
+async def test_new_messages_and_a_flush_extend_the_cached_data(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
@@ -283,7 +283,7 @@ async def test_new_messages_and_a_flush_continue_what_is_cached(
 @pytest.mark.parametrize(
     "least", [1, partition_view.LEAST_SPREAD], ids=["that many hold", "that few hold"]
 )
-async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after_a_deletion_by_another_server(
+async def test_a_cached_term_is_extended_after_a_flush_and_reread_after_a_deletion_elsewhere(
     store: Store, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
@@ -309,7 +309,7 @@ async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
 
 
-async def test_cached_rows_of_the_buffer_share_their_words_and_hold_them_once(store: Store) -> None:
+async def test_cached_buffer_rows_share_their_words(store: Store) -> None:
     words = []
     for _ in range(2):
         agent = (await make.stored_agent(store)).agent
@@ -325,7 +325,7 @@ async def test_cached_rows_of_the_buffer_share_their_words_and_hold_them_once(st
     assert all(words[1][term] is term for term in words[0] if term in words[1])
 
 
-async def test_the_owners_whose_rows_are_counted_are_bounded(
+async def test_the_number_of_owners_with_counted_rows_is_bounded(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_buffer, "MOST_OWNERS", 2)
@@ -336,7 +336,7 @@ async def test_the_owners_whose_rows_are_counted_are_bounded(
     assert list(counted) == [agents[0].id, agents[2].id]
 
 
-def test_a_cache_keeps_to_its_limit_and_drops_nothing_for_what_is_used_with_it() -> None:
+def test_a_cache_keeps_its_limit_and_drops_no_entry_of_the_same_group() -> None:
     cache = SizedCache(600)
     for number in range(8):
         cache.put(f"word {number}", number, 100)

@@ -33,21 +33,21 @@ def floats(*values: float) -> np.ndarray:
 NONE = float("nan")
 
 
-def likeness(*values: float) -> Similarities:
+def similarities(*values: float) -> Similarities:
     """Return similarities by position, NONE if one is not known."""
     known = np.flatnonzero(~np.isnan(values))
     return Similarities(known, floats(*values)[known])
 
 
-def test_words_and_similarities_both_have_their_say() -> None:
+def test_word_scores_and_similarities_both_count() -> None:
     for lexical, similar, scores in (
         (floats(2, 8, 0), None, [0.25, 1.0, 0.0]),
-        (floats(2, 8, 0), likeness(NONE, NONE, NONE), [0.25, 1.0, 0.0]),
+        (floats(2, 8, 0), similarities(NONE, NONE, NONE), [0.25, 1.0, 0.0]),
         # Without a hit by words the similarities give the order, and one known similarity is enough
         # for a hit.
         (floats(0, 0, 0), likeness(0.2, 0.9, NONE), [1e-6, 1.0, 0.0]),
         (floats(0, 0), likeness(NONE, -0.3), [0.0, 1.0]),
-        # If a document has no vector yet, its words also count for its meaning.
+        # If a document has no vector yet, its score by words also stands in for its similarity.
         (floats(4, 2, 0), likeness(NONE, 0.5, 0.4), [1.0, 0.29 + 0.42, 0.42e-6]),
         (floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1), [0.58, 1.0, 0.42, 0.0]),
     ):
@@ -56,7 +56,7 @@ def test_words_and_similarities_both_have_their_say() -> None:
         )
 
 
-def test_speakers_and_times_that_are_named_come_first_and_questions_last() -> None:
+def test_named_speakers_and_times_come_first_and_questions_last() -> None:
     spoken = np.array([False, True, False])
     found = fuse(documents(3, created_at=[0, 10, 20]), floats(5, 5, 5), None, [(20, 30)], spoken)
     assert found[2] > found[1] > found[0]
@@ -67,30 +67,32 @@ def test_speakers_and_times_that_are_named_come_first_and_questions_last() -> No
     assert found[1] > found[0] > 0
 
 
-def test_a_bonus_raises_what_is_found_by_words_or_by_similarity_and_nothing_else() -> None:
+def test_a_bonus_raises_only_documents_found_by_words_or_similarity() -> None:
     bonuses = floats(0, 0.5, 0.5)
-    without_words = fuse(documents(3), floats(0, 0, 0), likeness(0.9, 0.8, NONE), bonuses=bonuses)
+    without_words = fuse(
+        documents(3), floats(0, 0, 0), similarities(0.9, 0.8, NONE), bonuses=bonuses
+    )
     assert without_words.tolist() == pytest.approx([1.0, 0.5 + 1e-6, 0.0], abs=1e-5)
     by_words = fuse(documents(3), floats(4, 2, 0), bonuses=bonuses)
     assert by_words.tolist() == pytest.approx([1.0, 1.0, 0.0])
 
 
-def test_similar_neighbours_help_in_the_same_talk_only() -> None:
-    similar = likeness(0.9, 0.5, 0.1, 0.5, 0.1)
+def test_similar_neighbours_help_only_in_the_same_conversation() -> None:
+    similar = similarities(0.9, 0.5, 0.1, 0.5, 0.1)
     together = fuse(documents(5, conversation=1), np.zeros(5, dtype=np.float32), similar)
     assert together[1] > together[3]
     apart = fuse(documents(5), np.zeros(5, dtype=np.float32), similar)
     assert apart[1] == apart[3]
 
 
-def test_documents_that_may_not_be_found_do_not_change_how_the_others_compare() -> None:
+def test_hidden_documents_do_not_change_the_scores_of_others() -> None:
     may = np.array([False, True, True])
-    found = fuse(documents(3), floats(100, 2, 1), likeness(0.9, 0.1, 0.3), may=may)
-    alone = fuse(documents(2), floats(2, 1), likeness(0.1, 0.3))
+    found = fuse(documents(3), floats(100, 2, 1), similarities(0.9, 0.1, 0.3), may=may)
+    alone = fuse(documents(2), floats(2, 1), similarities(0.1, 0.3))
     assert found[1:].tolist() == pytest.approx(alone.tolist())
 
 
-def test_speaks_finds_the_documents_whose_speaker_is_named() -> None:
+def test_documents_of_a_named_speaker_are_found() -> None:
     name = Posting(np.array([0, 2]), np.array([1, 0], dtype=np.uint8), np.array([False, True]))
     spoken = speaks(documents(3), [name])
     assert spoken.tolist() == [False, False, True]
@@ -108,7 +110,7 @@ def test_speaks_finds_the_documents_whose_speaker_is_named() -> None:
     ),
     k=st.integers(0, 12),
 )
-def test_top_is_a_full_sort_cut_short(rows: list[tuple[int, int, bool]], k: int) -> None:
+def test_top_equals_the_beginning_of_a_full_sort(rows: list[tuple[int, int, bool]], k: int) -> None:
     found = documents(len(rows), created_at=[created for _, created, _ in rows])
     expected = sorted(
         (n for n, row in enumerate(rows) if row[0] and row[2]),
@@ -121,13 +123,13 @@ def test_top_is_a_full_sort_cut_short(rows: list[tuple[int, int, bool]], k: int)
     assert top(found, scores * mask, None, k).tolist() == expected[:k]
 
 
-def test_ranks_count_only_what_may_be_found_and_are_none_where_nothing_was() -> None:
+def test_ranks_count_only_visible_documents_and_are_none_without_a_match() -> None:
     may = np.array([True, True, False, True])
-    lexical, similar = floats(3, 0, 9, 3), likeness(0.1, NONE, 0.9, 0.4)
+    lexical, similar = floats(3, 0, 9, 3), similarities(0.1, NONE, 0.9, 0.4)
     best = np.array([3, 0, 1])
     assert ranks(best, may, lexical, similar) == [(1, 1), (1, 2), (None, None)]
     assert ranks(best, may, floats(0, 0, 0, 0), similar) == [(None, 1), (None, 2), (None, None)]
-    assert ranks(best, may, lexical, likeness(NONE, NONE, NONE, NONE)) == [
+    assert ranks(best, may, lexical, similarities(NONE, NONE, NONE, NONE)) == [
         (1, None),
         (1, None),
         (None, None),
@@ -135,15 +137,15 @@ def test_ranks_count_only_what_may_be_found_and_are_none_where_nothing_was() -> 
     assert ranks(best, may, lexical, None) == [(1, None), (1, None), (None, None)]
 
 
-def spread(count: int, seed: int = 7) -> np.ndarray:
+def vectors_in_three_directions(count: int, seed: int = 7) -> np.ndarray:
     """Return vectors that share a mean and differ much in three directions only."""
     random = np.random.default_rng(seed)
     rows = random.normal(size=(count, 32)) * np.array([9, 6, 4] + [1] * 29) + 5
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
 
 
-def test_the_common_directions_are_those_in_which_the_vectors_differ_most() -> None:
-    rows = spread(500)
+def test_the_common_directions_are_those_of_greatest_variance() -> None:
+    rows = vectors_in_three_directions(500)
     common = common_of(rows)
     assert common is not None
     exact = np.linalg.svd(rows.astype(np.float64) - rows.astype(np.float64).mean(axis=0))[2][:3]
@@ -151,10 +153,14 @@ def test_the_common_directions_are_those_in_which_the_vectors_differ_most() -> N
         [1, 1, 1], abs=1e-3
     )
     assert common.directions @ common.directions.T == pytest.approx(np.eye(3), abs=1e-5)
-    # In a focused query these parts are removed.
+    # `focus` removes the common directions from a query.
     focused = focus(spread(1, seed=8)[0].astype(np.float32), common)
     assert common.directions @ focused == pytest.approx([0, 0, 0], abs=1e-5)
-    for few in (spread(99), spread(500)[:, :3], np.zeros((0, 32), dtype=np.float16)):
+    for few in (
+        vectors_in_three_directions(99),
+        vectors_in_three_directions(500)[:, :3],
+        np.zeros((0, 32), dtype=np.float16),
+    ):
         assert common_of(few) is None
     for equal in (
         np.zeros((200, 8), dtype=np.float16),

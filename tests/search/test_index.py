@@ -1,6 +1,6 @@
 """Search: filters before the limit, queries as data, any language, and deletion.
 
-`index/` tests the other parts.
+Other modules of this folder test the other parts.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from ricordo.storage.engine.store import Store, Transaction
 from tests.seams import make
 from tests.seams.stores import START, flush
 
-# These are no stop words in any language. Three words with two "dog" count as Danish, in which
-# "dog" means "however".
+# These words are no stop words in any language. A text of three words, two of them "dog", would
+# count as Danish, in which "dog" means "however".
 WORDS = ("tiger", "fox", "owl", "elk", "zebra")
 TAGS = ("red", "green", "blue")
 some_words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
@@ -35,7 +35,7 @@ times = st.integers(0, 5)
 moments = st.none() | times
 
 
-def at(moment: int | None) -> int | None:
+def time_at(moment: int | None) -> int | None:
     return None if moment is None else START + moment
 
 
@@ -80,7 +80,12 @@ async def test_passages_are_filtered_before_the_limit(store: Store) -> None:
         ]
         looked_through, tags, all_tags, start, end = conditions
         wanted = PassageFilter(
-            tuple(shelves[n].id for n in looked_through), tags, all_tags, None, at(start), at(end)
+            tuple(shelves[n].id for n in looked_through),
+            tags,
+            all_tags,
+            None,
+            time_at(start),
+            time_at(end),
         )
         made = []
         for words, shelf, carried, moment, flushes in filed:
@@ -118,7 +123,7 @@ ODD = (
 ).split(" ")
 
 
-async def test_any_query_is_data(store: Store) -> None:
+async def test_any_query_is_treated_as_data(store: Store) -> None:
     agent = (await make.stored_agent(store)).agent
     (tea,) = await make.stored_messages(store, make.message(agent, "green tea"))
     anything = st.text(max_size=40) | st.lists(st.sampled_from(ODD), max_size=8).map(" ".join)
@@ -135,7 +140,7 @@ async def test_any_query_is_data(store: Store) -> None:
     await store.read(check)
 
 
-async def test_a_message_is_found_by_each_of_its_words_in_any_language(store: Store) -> None:
+async def test_a_message_is_found_by_its_words_in_any_language(store: Store) -> None:
     agent = (await make.stored_agent(store)).agent
     words = (
         "Straße İstanbul STRASSE re\u0301sume\u0301 naïve ΣΊΣΥΦΟΣ Чай 名前 snake_case it's "
@@ -150,7 +155,7 @@ async def test_a_message_is_found_by_each_of_its_words_in_any_language(store: St
         assert message.id in found, message.text
 
 
-async def test_a_query_without_a_word_gives_the_newest(store: Store) -> None:
+async def test_a_query_without_words_gives_the_newest(store: Store) -> None:
     agent = (await make.stored_agent(store)).agent
     stored = await make.stored_messages(
         store,
@@ -183,7 +188,7 @@ async def test_a_unit_that_is_rolled_back_leaves_nothing_to_find(store: Store) -
     assert await store.read(lambda tx: find_messages(tx, "said", agent.id)) == []
 
 
-async def test_of_a_very_long_text_the_beginning_is_found_and_the_flush_goes_on(
+async def test_the_beginning_of_a_very_long_text_is_found_and_the_flush_completes(
     store: Store,
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -201,7 +206,7 @@ async def test_of_a_very_long_text_the_beginning_is_found_and_the_flush_goes_on(
     assert await store.write(lambda tx: flush(tx, agent.id)) == 0
 
 
-def test_messages_and_passages_are_stored_through_the_index_alone() -> None:
+def test_messages_and_passages_are_stored_only_through_the_index() -> None:
     """The repositories do not index, so a direct call would hide texts from search."""
     package = Path(index.__file__).parents[1]
     calls = re.compile(

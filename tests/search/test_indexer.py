@@ -69,7 +69,7 @@ def library(store: Store, tmp_path: Path) -> Library:
     return Library(store, tmp_path, {"qdrant": Outside()})
 
 
-async def test_a_text_is_flushed_soon_on_an_idle_server_and_a_long_buffer_at_once(
+async def test_an_idle_server_flushes_a_text_soon_and_a_long_buffer_at_once(
     library: Library, clock: ManualClock
 ) -> None:
     state = await make.stored_agent(library.store)
@@ -86,7 +86,7 @@ async def test_a_text_is_flushed_soon_on_an_idle_server_and_a_long_buffer_at_onc
     assert (await library.waiting(FLUSH))[0].not_before <= clock.now()
 
 
-async def test_a_busy_server_flushes_later_and_what_was_put_off_soon_when_it_is_idle_again(
+async def test_a_busy_server_flushes_later_and_an_idle_one_soon_again(
     library: Library, clock: ManualClock
 ) -> None:
     agents = [(await make.stored_agent(library.store)).agent for _ in range(QUICK_FLUSHES + 2)]
@@ -119,7 +119,7 @@ async def test_a_busy_server_flushes_later_and_what_was_put_off_soon_when_it_is_
     assert late.not_before - clock.now() <= QUICK_DELAY
 
 
-async def test_of_two_flushes_of_the_same_rows_one_writes(library: Library) -> None:
+async def test_of_two_flushes_of_the_same_rows_only_one_writes(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "tea", "coffee")
     first, second = [
@@ -139,7 +139,7 @@ async def test_of_two_flushes_of_the_same_rows_one_writes(library: Library) -> N
     assert sorted(hit.passage.text for hit in found) == ["coffee", "milk", "tea"]
 
 
-async def test_a_word_that_left_a_partition_and_comes_again_is_found_inside_others_again(
+async def test_a_word_that_was_deleted_and_returns_is_found_inside_others_again(
     library: Library,
 ) -> None:
     archive = await library.flushed("Donaudampfschifffahrt", "tea")
@@ -161,7 +161,9 @@ async def test_a_word_that_left_a_partition_and_comes_again_is_found_inside_othe
         await library.flush(archive.id)
 
 
-async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Library) -> None:
+async def test_after_a_kill_the_remaining_texts_are_embedded_and_none_twice(
+    library: Library,
+) -> None:
     archive = await library.flushed(*(f"note {n}" for n in range(600)))
     first = library.embedder.embed
     calls = 0
@@ -200,7 +202,7 @@ def refuse(library: Library, is_refused: Callable[[str], bool]) -> list[Sequence
     return asked
 
 
-async def test_a_model_that_fails_or_refuses_every_text_leaves_no_document_without_its_vector_for_good(
+async def test_after_a_failed_embedding_every_document_gets_its_vector_later(
     library: Library,
 ) -> None:
     # The model's provider has withdrawn it, or changed the length of its vectors.
@@ -218,7 +220,7 @@ async def test_a_model_that_fails_or_refuses_every_text_leaves_no_document_witho
     assert (await library.find(archive.id, "note 17"))[0].relevance.vector_rank == 1
 
 
-async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(
+async def test_a_text_that_the_provider_refuses_does_not_keep_others_from_their_vectors(
     library: Library,
 ) -> None:
     archive = await library.flushed(*(f"note {n}" for n in range(40)), "forbidden")
@@ -230,7 +232,7 @@ async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(
     assert partition.vectors == 41
 
 
-async def test_another_model_takes_over_when_it_is_complete_and_every_search_finds_meanwhile(
+async def test_a_new_model_takes_over_when_complete_and_searches_work_meanwhile(
     library: Library,
 ) -> None:
     archive = await library.embedded(*(f"note {n}" for n in range(600)))
@@ -259,7 +261,7 @@ async def test_another_model_takes_over_when_it_is_complete_and_every_search_fin
     assert library.embedder.asked == []
 
 
-async def test_a_model_whose_vectors_changed_their_size_is_embedded_anew(library: Library) -> None:
+async def test_a_model_whose_dimensions_changed_embeds_everything_again(library: Library) -> None:
     archive = await library.embedded("one")
     library.embedders.add(ScriptedEmbedder(dimensions=48))
     await library.store.write(
@@ -272,7 +274,7 @@ async def test_a_model_whose_vectors_changed_their_size_is_embedded_anew(library
     assert (await library.find(archive.id, "two"))[0].passage.text == "two"
 
 
-async def test_what_is_forgotten_leaves_no_vector(library: Library) -> None:
+async def test_a_deleted_text_leaves_no_vector(library: Library) -> None:
     archive = await library.embedded("one", "two", "three")
     hits = await library.find(archive.id, "two")
     await library.store.write(lambda tx: index.unindex_passages(tx, [hits[0].passage.id]))
@@ -286,7 +288,7 @@ async def test_what_is_forgotten_leaves_no_vector(library: Library) -> None:
     ]
 
 
-async def test_an_archive_that_chose_an_outside_index_keeps_its_vectors_there(
+async def test_an_archive_with_an_outside_index_keeps_its_vectors_there(
     library: Library,
 ) -> None:
     state = await make.stored_agent(library.store)
@@ -306,7 +308,7 @@ async def test_an_archive_that_chose_an_outside_index_keeps_its_vectors_there(
     assert len(held) == 1
 
 
-async def test_a_sweep_asks_for_what_was_missed(library: Library, clock: ManualClock) -> None:
+async def test_a_sweep_adds_jobs_that_were_missed(library: Library, clock: ManualClock) -> None:
     archive = await library.flushed("one")
     agent = (await make.stored_agent(library.store)).agent
     await make.stored_messages(library.store, make.message(agent, "said"))

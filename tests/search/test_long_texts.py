@@ -82,7 +82,7 @@ async def stored(library: Library, *texts: str) -> list[Message]:
     .map("".join)
     .flatmap(lambda text: st.sampled_from([text, text * 3]))
 )
-def test_the_parts_of_a_text_are_its_beginning_in_order_and_of_bounded_size(text: str) -> None:
+def test_a_text_is_split_in_order_into_parts_of_bounded_size(text: str) -> None:
     parts = parts_of(text)
     assert "".join(parts) == text[:MOST_CHARACTERS]
     assert len(parts) <= MOST_PARTS
@@ -96,13 +96,13 @@ def test_the_parts_of_a_text_are_its_beginning_in_order_and_of_bounded_size(text
     assert part_of_text(text, len(parts) + 1) is None
 
 
-def test_prose_is_cut_at_the_ends_of_sentences_and_paragraphs() -> None:
+def test_prose_is_split_at_the_ends_of_sentences_and_paragraphs() -> None:
     parts = parts_of(long_text("tea"))
     assert len(parts) > 4
     assert all(part.rstrip()[-1] in ".!?" for part in parts)
 
 
-async def test_a_long_message_is_one_hit_with_the_part_that_matches(library: Library) -> None:
+async def test_a_long_message_is_one_hit_with_the_matching_part(library: Library) -> None:
     texts = [long_text(topic) for topic in ("tea", "violin", "harbour", "garden")]
     await stored(library, *texts, "A short note about tea.")
     for place in ("buffer", "index", "vectors"):
@@ -126,7 +126,7 @@ async def test_a_long_message_is_one_hit_with_the_part_that_matches(library: Lib
         assert (short.message.id, short.excerpt) == ("message-4", None)
 
 
-async def test_each_part_has_a_vector_and_similarity_is_that_of_the_part_shown(
+async def test_each_part_of_a_long_text_has_a_vector(
     library: Library,
 ) -> None:
     text = long_text("tea")
@@ -157,7 +157,7 @@ async def test_the_turn_before_a_long_answer_is_the_question(library: Library) -
         assert thanks.before.id == "message-1"
 
 
-async def test_an_answer_is_similar_to_what_was_asked_however_long_it_is(library: Library) -> None:
+async def test_a_long_answer_is_similar_to_its_question(library: Library) -> None:
     """Of two equal answers, the answer to a similar question comes first."""
     await make.stored_agent(library.store, AGENT)
     # The answers are so long that none of their parts is near the words of the question.
@@ -204,7 +204,7 @@ async def test_nothing_is_left_of_a_deleted_long_text(
     assert [hit.message.id for hit in await found(library, "tea rain")] == ["message-1"]
 
 
-async def test_an_edited_text_is_found_by_its_new_parts_alone(library: Library) -> None:
+async def test_an_edited_text_is_found_only_by_its_new_parts(library: Library) -> None:
     (message, *_) = await stored(library, long_text("tea"), "A short note about tea.")
     await library.index(AGENT.id)
     for topic, subjects in (("violin", 9), ("harbour", 1), ("garden", 4)):
@@ -225,7 +225,7 @@ async def test_an_edited_text_is_found_by_its_new_parts_alone(library: Library) 
             await library.index(AGENT.id)
 
 
-async def test_a_text_that_was_indexed_uncut_is_found_and_a_rebuild_cuts_it(
+async def test_a_text_indexed_in_one_part_is_found_and_split_by_a_rebuild(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -241,7 +241,7 @@ async def test_a_text_that_was_indexed_uncut_is_found_and_a_rebuild_cuts_it(
     assert "teasubject4" in (hit.excerpt or "")
 
 
-async def test_a_passage_of_an_archive_is_cut_too(library: Library) -> None:
+async def test_a_passage_of_an_archive_is_split_too(library: Library) -> None:
     archive = await library.embedded(long_text("tea"), "A short note about tea.")
     (hit, *_) = await library.recall.passages("teasubject2", PassageFilter((archive.id,)), 3)
     assert "teasubject2" in (hit.excerpt or "")
@@ -273,6 +273,6 @@ async def test_results_do_not_depend_on_what_is_flushed(library: Library) -> Non
     assert set(records["number"].tolist()) == {message.seq for message in stored_messages}
 
 
-def test_cuts_take_time_in_proportion_to_the_text() -> None:
+def test_a_very_long_text_is_split_at_words_into_the_largest_number_of_parts() -> None:
     assert len(parts_of("word " * 1_000_000)) == MOST_PARTS
     assert re.fullmatch(r"(word )+", parts_of("word " * 1_000_000)[5])

@@ -25,7 +25,7 @@ def library(store: Store, tmp_path: Path) -> Library:
     return Library(store, tmp_path)
 
 
-async def test_a_search_embeds_new_texts_first_and_each_once(library: Library) -> None:
+async def test_a_search_first_embeds_new_texts_each_once(library: Library) -> None:
     agent = (await make.stored_agent(library.store)).agent
     await make.stored_messages(
         library.store,
@@ -90,7 +90,7 @@ SUBJECTS = ("violin", "harbour", "garden", "glacier")
 
 @pytest.mark.parametrize("is_flushed", [False, True])
 @pytest.mark.parametrize("is_long", [False, True])
-async def test_an_edit_to_as_many_words_is_embedded_by_the_next_search(
+async def test_an_edit_that_keeps_the_number_of_words_is_embedded_by_the_next_search(
     library: Library, is_flushed: bool, is_long: bool
 ) -> None:
     agent = (await make.stored_agent(library.store)).agent
@@ -115,7 +115,7 @@ async def test_an_edit_to_as_many_words_is_embedded_by_the_next_search(
         assert stored.relevance.similarity == pytest.approx(hit.relevance.similarity, abs=0.002)
 
 
-async def test_a_passage_that_is_edited_to_as_many_words_is_embedded_again(
+async def test_a_passage_edited_to_the_same_number_of_words_is_embedded_again(
     library: Library,
 ) -> None:
     archive = await library.flushed("a violin by the window")
@@ -145,7 +145,7 @@ async def test_a_search_that_embeds_new_texts_scores_once(
         assert len(scored) == number + 1
 
 
-async def test_what_is_stored_while_new_texts_are_embedded_is_found_by_words(
+async def test_a_text_stored_while_new_texts_are_embedded_is_found_by_words(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = (await make.stored_agent(library.store)).agent

@@ -112,25 +112,26 @@ async def asked(store: PostgresStore) -> list[str]:
 # --- the approximate index ---
 
 
-async def test_an_exact_search_of_a_partition_that_has_grown_and_is_quiet_gets_it_an_index(
+async def test_a_partition_that_has_grown_and_is_quiet_gets_an_index(
     store: PostgresStore, index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
     assert (await documents(index))[0] == 1  # the records were written a moment ago
-    other = PgVectorIndex(store, QUICK)  # as after a restart, when nothing is written
+    # A new index is in the state after a restart, and nothing is written to it.
+    other = PgVectorIndex(store, QUICK)
     assert (await documents(other))[0] == 1
     await until(lambda: list(indexes().values()) == [True])
     assert (await documents(other))[0] == 1
     await other.upsert("archive-2", "model", records(39))
     assert (await documents(other, "archive-2"))[0] == 1
     assert other._task
-    assert not await other._task  # too few
+    assert not await other._task  # too few vectors
     assert list(indexes()) == [VectorGroup("archive-1", "model", 8).index]
     assert asked == ["exact", "exact", "near", "exact"]
     await other.close()
 
 
-async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similarities(
+async def test_the_index_finds_what_an_exact_search_finds_with_equal_similarities(
     index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(400))
@@ -143,7 +144,7 @@ async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similari
     ]
     assert asked == ["exact"] * 20 + ["near"] * 20
     found = sum(len(set(one) & set(other)) for one, other in zip(before, after, strict=True))
-    assert found >= 195  # with equal similarities, or they would not be the same pairs
+    assert found >= 195  # pairs of a document and its similarity
     assert all(one == sorted(one, key=lambda hit: (-hit[1], hit[0])) for one in after)
 
 
@@ -180,7 +181,7 @@ async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
     assert asked[-2:] == ["near", "exact"]
 
 
-async def test_any_name_of_a_partition_and_a_model_is_safe_in_the_index(
+async def test_any_name_of_a_partition_or_model_is_safe_in_the_index(
     index: PgVectorIndex,
 ) -> None:
     for name in (
@@ -199,7 +200,7 @@ async def test_any_name_of_a_partition_and_a_model_is_safe_in_the_index(
     assert run("SELECT count(*) FROM agents") == [(0,)]
 
 
-async def test_a_model_whose_dimension_changed_is_searched_by_the_new_one_and_the_old_index_goes(
+async def test_after_a_change_of_dimension_the_new_vectors_are_searched_and_the_old_index_goes(
     index: PgVectorIndex,
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
@@ -216,7 +217,7 @@ async def test_a_model_whose_dimension_changed_is_searched_by_the_new_one_and_th
 # --- kills, and several at once ---
 
 
-async def test_half_an_index_that_a_stop_left_is_removed_and_built_anew(
+async def test_an_unfinished_index_is_removed_and_built_again(
     store: PostgresStore, index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
@@ -236,7 +237,7 @@ async def test_half_an_index_that_a_stop_left_is_removed_and_built_anew(
     await other.close()
 
 
-async def test_of_two_servers_one_builds_and_the_other_goes_on(
+async def test_of_two_servers_one_builds_the_index_and_both_can_search(
     store: PostgresStore, index: PgVectorIndex, clock: ManualClock, tmp_path: Path
 ) -> None:
     other_store = open_postgres(
@@ -259,7 +260,7 @@ async def test_of_two_servers_one_builds_and_the_other_goes_on(
     await other_store.close()
 
 
-async def test_a_build_that_fails_is_told_and_searches_go_on(
+async def test_a_failed_build_is_logged_and_searches_continue(
     index: PgVectorIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pgvector, "_LINKS", 1)  # PostgreSQL requires at least two
@@ -276,7 +277,7 @@ async def test_a_build_that_fails_is_told_and_searches_go_on(
 # --- values ---
 
 
-async def test_vectors_without_length_or_too_long_and_what_is_no_number(
+async def test_zero_and_very_long_vectors_are_handled_and_invalid_ones_refused(
     store: PostgresStore, index: PgVectorIndex
 ) -> None:
     await index.upsert("archive-1", "model", [*records(60), VectorRecord(99, [0.0] * 8, 1)])
@@ -322,7 +323,7 @@ def humble() -> Iterator[str]:
     server().run("DROP ROLE humble")
 
 
-async def test_without_the_extension_the_database_works_and_it_is_had_once_somebody_installs_it(
+async def test_without_the_extension_the_database_works_and_uses_it_once_installed(
     humble: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_postgres(humble, connections=2, backups=tmp_path)
@@ -342,7 +343,7 @@ async def test_without_the_extension_the_database_works_and_it_is_had_once_someb
     await store.close()
 
 
-async def test_an_extension_that_is_too_old_or_out_of_reach_is_not_used_and_the_log_says_what_to_do(
+async def test_an_outdated_or_unreachable_extension_is_not_used_and_the_log_says_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, apart = server().new_database(), server().new_database(empty=True)
@@ -366,7 +367,7 @@ async def test_an_extension_that_is_too_old_or_out_of_reach_is_not_used_and_the_
 # --- archives with pgvector, from setting to search ---
 
 
-async def test_an_archive_that_chose_pgvector_is_found_by_meaning(
+async def test_an_archive_with_pgvector_is_searched_by_meaning(
     store: PostgresStore, tmp_path: Path
 ) -> None:
     available = await index_of(store)

@@ -110,7 +110,7 @@ async def shelf(store: Store, tmp_path: Path) -> Shelf:
 
 
 @pytest.mark.parametrize("damaged", ["deleted", "garbage"])
-async def test_what_was_damaged_is_found_again_with_the_same_scores(
+async def test_damaged_parts_are_found_again_with_the_same_scores(
     shelf: Shelf, damaged: str
 ) -> None:
     await shelf.rebuild()
@@ -127,14 +127,14 @@ async def test_what_was_damaged_is_found_again_with_the_same_scores(
     shelf.forget()
     await shelf.rebuild()
     assert (await shelf.everything())[::2] == messages_before
-    if damaged == "garbage":  # only the index knows the passages that came together
+    if damaged == "garbage":  # only the index knows which passages were added together
         assert await shelf.everything() == before
 
 
-async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
+async def test_changes_during_a_rebuild_are_kept(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a batch is written, documents change that the job has read, and others."""
+    """Before each batch is written, documents change, some of which the job has already read."""
     monkeypatch.setattr(rebuild, "AT_ONCE", 10)
     kept = {f"meanwhile {n}" for n in range(2, 4)}
     store, archive = shelf.store, shelf.archive
@@ -166,7 +166,7 @@ async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
         await shelf.flush(archive.id)
 
 
-async def test_searches_find_everything_while_the_index_is_built(shelf: Shelf) -> None:
+async def test_searches_find_everything_during_a_rebuild(shelf: Shelf) -> None:
     before = await shelf.everything()
     for vectors_only in (False, True):
         building = asyncio.create_task(shelf.rebuild(shelf.agent_id, vectors_only=vectors_only))
@@ -179,7 +179,7 @@ async def test_searches_find_everything_while_the_index_is_built(shelf: Shelf) -
         assert (await shelf.everything())[::2] == before[::2]
 
 
-async def test_a_model_that_fails_leaves_the_old_index_and_the_next_try_ends_it(
+async def test_a_failed_model_leaves_the_old_index_and_the_next_try_completes(
     shelf: Shelf,
 ) -> None:
     before = await shelf.everything()
@@ -193,7 +193,7 @@ async def test_a_model_that_fails_leaves_the_old_index_and_the_next_try_ends_it(
         assert await shelf.partitions() == {shelf.agent_id, shelf.archive.id}
 
 
-async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
+async def test_vectors_can_be_rebuilt_alone(shelf: Shelf) -> None:
     before = await shelf.everything()
     await shelf.store.write(lambda tx: tx.run(update(search_vectors).values(data=bytes(64 * 2))))
     shelf.forget()
@@ -217,7 +217,7 @@ async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
 # remove leftovers.
 @pytest.mark.parametrize("write", range(6))
 @pytest.mark.parametrize("kind", ["agent", "conversation"])
-async def test_what_is_deleted_at_any_moment_leaves_nothing(
+async def test_deleting_at_any_moment_of_a_rebuild_leaves_nothing(
     shelf: Shelf,
     monkeypatch: pytest.MonkeyPatch,
     kind: Literal["agent", "conversation"],

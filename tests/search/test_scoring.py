@@ -153,7 +153,7 @@ def monkeypatch_module() -> object:
 
 
 @given(st.lists(st.lists(st.floats(0, 100, width=32), min_size=1, max_size=5), min_size=1))
-def test_the_score_of_a_text_is_from_its_best_part_and_the_mean_of_all(
+def test_a_texts_score_averages_its_best_part_and_the_mean_of_all_parts(
     texts: list[list[float]],
 ) -> None:
     rows = [
@@ -170,7 +170,7 @@ def test_the_score_of_a_text_is_from_its_best_part_and_the_mean_of_all(
     assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
 
 
-def test_a_text_that_ends_with_a_question_is_one() -> None:
+def test_a_text_that_ends_with_a_question_is_a_question() -> None:
     for text in ("Is it?", "Is it? ", 'He said: "Is it?"', "本当ですか？", "حقا؟", "Really?!"):
         assert is_question(text), text
     for text in ("", "?!. Yes.", "Is it? I think so.", "!"):

@@ -28,7 +28,7 @@ MINUTE = 60_000_000
 @pytest.mark.parametrize(
     "least", [1, partition_view.LEAST_SPREAD], ids=["terms worked out once", "few hits"]
 )
-async def test_scores_of_a_user_are_equal_before_and_after_others_write(
+async def test_a_users_scores_do_not_change_when_others_write(
     store: Store, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
@@ -87,7 +87,7 @@ def assert_same(found: list[list[SearchHit]], before: list[list[SearchHit]]) -> 
 @pytest.mark.parametrize(
     "count", [300, FEW - 500, 2 * FEW + 2000], ids=["few", "most hidden of many", "many"]
 )
-def test_vectors_that_a_user_may_see_are_compared_as_if_there_were_no_others(count: int) -> None:
+def test_visible_vectors_are_compared_as_if_there_were_no_others(count: int) -> None:
     own, hidden = rows(count), rows(1500, seed=2)
     place = np.sort(np.random.default_rng(3).choice(count + len(hidden), count, replace=False))
     every = np.zeros((count + len(hidden), own.shape[1]), dtype=own.dtype)

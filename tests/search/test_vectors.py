@@ -28,7 +28,7 @@ def nowhere(count: int) -> np.ndarray:
     return np.zeros(count, dtype=np.bool_)
 
 
-def test_the_best_of_many_are_looked_at_again_and_compared_exactly(many: Vectors) -> None:
+def test_the_best_of_many_are_compared_again_exactly(many: Vectors) -> None:
     for query in many.floats(slice(40)):
         found = similarities(many, query, None, nowhere(len(many)))
         assert len(found) == LOOKED_AT_AGAIN
@@ -37,7 +37,7 @@ def test_the_best_of_many_are_looked_at_again_and_compared_exactly(many: Vectors
         assert np.count_nonzero(np.isin(np.argsort(expected)[-10:], found.positions)) >= 9
 
 
-def test_only_what_may_be_found_is_looked_at_and_what_is_asked_for_besides_always_is(
+def test_only_visible_and_explicitly_requested_vectors_are_compared(
     many: Vectors,
 ) -> None:
     may, also, query = nowhere(len(many)), nowhere(len(many)), many.floats(slice(2))[1]
@@ -48,7 +48,7 @@ def test_only_what_may_be_found_is_looked_at_and_what_is_asked_for_besides_alway
     assert len(similarities(many, query, nowhere(len(many)), nowhere(len(many)))) == 0
 
 
-def test_only_what_has_a_vector_of_the_querys_size_is_compared(many: Vectors) -> None:
+def test_only_vectors_of_the_querys_size_are_compared(many: Vectors) -> None:
     found = similarities(
         many, many.floats(slice(1))[0], None, np.ones(len(many) + 5, dtype=np.bool_)
     )
@@ -63,7 +63,7 @@ def test_only_what_has_a_vector_of_the_querys_size_is_compared(many: Vectors) ->
     assert not similar.values[::3].any()
 
 
-def test_equal_vectors_are_looked_at_again_no_more_often_than_others() -> None:
+def test_equal_vectors_are_compared_again_no_more_often_than_others() -> None:
     equal = vectors_from(np.tile(rows(1), (FEW + 1, 1)))
     assert (
         len(similarities(equal, equal.floats(slice(1))[0], None, nowhere(len(equal))))
@@ -73,9 +73,7 @@ def test_equal_vectors_are_looked_at_again_no_more_often_than_others() -> None:
 
 @pytest.mark.parametrize("count", [FEW - 50, FEW, FEW + 3000], ids=["few", "just few", "many"])
 @pytest.mark.parametrize("added", [1, 60, 2000])
-def test_vectors_that_came_later_are_found_as_if_all_had_come_at_once(
-    count: int, added: int
-) -> None:
+def test_vectors_added_later_are_found_as_if_all_were_added_at_once(count: int, added: int) -> None:
     every = rows(count + added)
     grown = vectors_from(every[count:], vectors_from(every[:count]))
     assert len(grown) == len(every)
@@ -89,7 +87,7 @@ def test_vectors_that_came_later_are_found_as_if_all_had_come_at_once(
         np.testing.assert_allclose(found.values, expected[found.positions], atol=5e-3)
 
 
-def test_a_similarity_does_not_tell_how_many_others_were_compared() -> None:
+def test_a_similarity_does_not_depend_on_the_number_of_compared_vectors() -> None:
     """Matrix products of other shapes differ in the last digits.
 
     For this reason two equal texts were once fourth and fifth, and once both fourth.

@@ -74,7 +74,7 @@ def test_a_question_finds_its_text_in_any_language():
         assert missed == KNOWN_MISSES.get(language, []), language
 
 
-def test_what_the_terms_of_a_text_are():
+def test_texts_are_split_into_the_expected_terms():
     for text, expected in {
         "foo_bar foo-bar fooBar __init__": "foo bar foobar foo bar foobar foo bar foobar init",
         "GPT-4 GPT4 GPT-3.5": "gpt 4 gpt4 gpt4 gpt 3.5 gpt3.5",
@@ -102,7 +102,7 @@ def test_what_the_terms_of_a_text_are():
 @given(ANY_TEXT)
 @example("\u0345\u03b9\u0308 ΐ ŉ ﷺ")
 @example("a" * 500 + "ß" * 500)
-def test_every_text_gives_clean_terms_however_its_accents_are_stored(text):
+def test_every_text_gives_valid_terms_in_any_unicode_form(text):
     found = terms(text)
     for term in found:
         assert 0 < len(term) <= TERM_LENGTH
@@ -114,12 +114,12 @@ def test_every_text_gives_clean_terms_however_its_accents_are_stored(text):
 
 
 @given(ANY_TEXT, ANY_TEXT)
-def test_texts_side_by_side_give_the_terms_of_both(one, other):
+def test_joined_texts_give_the_terms_of_both(one, other):
     assert terms(f"{one} {other}") == terms(one) + terms(other)
 
 
 @given(ANY_TEXT)
-def test_every_question_asks_for_terms_its_text_has(text):
+def test_every_question_asks_for_terms_of_its_text(text):
     asked = query_terms(text)
     assert len(asked) == len(set(asked)) <= QUERY_TERMS
     assert set(asked) <= set(terms(text))
@@ -140,9 +140,7 @@ def test_inflections_give_one_term_and_other_words_do_not() -> None:
         assert len(set(terms(words))) == len(words.split()), words
 
 
-def test_a_question_is_without_stop_words_of_its_own_language_unless_they_are_all_or_names() -> (
-    None
-):
+def test_a_question_loses_the_stop_words_of_its_language_but_not_all_of_its_words() -> None:
     for question, asked in {
         "What did Caroline say about the adoption?": "carolin adopt",
         "Wann ist die Prüfung von meiner Tochter?": "prufung tochter",
@@ -165,7 +163,7 @@ def test_a_question_is_without_stop_words_of_its_own_language_unless_they_are_al
     assert len(query_terms(" ".join(f"w{number}x" for number in range(1_000)))) == QUERY_TERMS
 
 
-def test_only_whole_words_are_looked_for_inside_others() -> None:
+def test_only_whole_words_are_searched_inside_others() -> None:
     parts = {
         "versicherung": "versicherung",
         "versicherungen": "versicherung",
@@ -180,7 +178,7 @@ def test_only_whole_words_are_looked_for_inside_others() -> None:
         assert infix(word) == part, word
 
 
-def test_other_forms_are_offered_where_the_stemmer_does_not_know_the_language():
+def test_other_forms_are_offered_if_the_stemmer_does_not_know_the_language():
     assert set(terms("Katze Haus")) <= set(other_forms("Wo sind die Katzen und die Häuser?"))
     assert not set(other_forms("Wo sind die Katzen?")) & set(query_terms("Wo sind die Katzen?"))
     assert other_forms("Where are the cats?") == []
@@ -195,11 +193,11 @@ def test_the_lists_are_spelled_as_words_are_folded():
 @pytest.mark.parametrize(
     "piece", ["a_", "aB", "000,", "1.", "n't", "e\u0301", "我", "é ", "'", "a.", "C#", "ab'cd-"]
 )
-def test_the_time_grows_with_the_length_and_no_faster(piece):
+def test_the_time_grows_linearly_with_the_length(piece):
     require_linear(lambda size: terms(repeated(piece, size)), 5_000, piece)
 
 
-def test_related_terms_are_a_few_new_ones_for_each_word_that_is_asked_for() -> None:
+def test_each_query_word_gets_a_few_new_related_terms() -> None:
     related = {
         "job": ("jobs", "work", "career", "task", "duty"),
         "the": ("this",),
@@ -236,5 +234,5 @@ def test_related_terms_are_a_few_new_ones_for_each_word_that_is_asked_for() -> N
         ("", (False, False)),
     ],
 )
-def test_a_question_shows_whether_it_is_about_the_one_who_asks_or_is_asked(question, expected):
+def test_a_question_shows_whether_it_is_about_the_asker_or_the_agent(question, expected):
     assert persons(question) == expected

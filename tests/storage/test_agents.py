@@ -56,7 +56,7 @@ async def test_an_agent_reads_back_with_everything_attached_in_order(
     assert loaded.conversation.id == conversations.default_id(agent.id)
 
 
-async def test_loading_costs_three_statements_also_for_the_wire(
+async def test_loading_an_agent_costs_three_statements_also_with_tags(
     store: SqliteStore, scope: Scope
 ) -> None:
     shown, usable = (
@@ -77,7 +77,7 @@ async def test_loading_costs_three_statements_also_for_the_wire(
     assert [archive.name for archive in whole.archives] == ["One", "Two"]
 
 
-async def test_an_agent_loads_with_the_thread_that_is_asked_for(
+async def test_an_agent_loads_with_the_requested_conversation(
     store: SqliteStore, scope: Scope
 ) -> None:
     agent, other = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
@@ -163,7 +163,7 @@ async def test_pages_of_agents_have_every_agent_once_in_every_order(
         assert await page(Page(2, ordered[3], None, order)) == ordered[1:3]  # type: ignore[arg-type]
 
 
-async def test_a_window_and_the_counts_of_a_thread_are_saved_together(
+async def test_a_window_and_the_counts_of_a_conversation_are_saved_together(
     store: SqliteStore, scope: Scope
 ) -> None:
     state = await make.stored_agent(store)
@@ -188,7 +188,7 @@ async def test_a_window_and_the_counts_of_a_thread_are_saved_together(
     assert await store.read(lambda tx: conversations.get(tx, id)) == last
 
 
-async def test_a_thread_that_begins_anew_counts_what_is_stored_at_that_moment(
+async def test_a_conversation_that_starts_over_counts_its_stored_messages(
     store: SqliteStore, scope: Scope
 ) -> None:
     state = await make.stored_agent(store)
@@ -204,7 +204,7 @@ async def test_a_thread_that_begins_anew_counts_what_is_stored_at_that_moment(
     assert (after.window, after.message_count, after.prompt_key) == ((system.id,), 2, "key")
 
 
-async def test_past_messages_are_counted_and_the_newest_date_stays(
+async def test_imported_messages_are_counted_and_the_newest_date_stays(
     store: SqliteStore, scope: Scope
 ) -> None:
     id = (await make.stored_agent(store)).conversation.id
@@ -216,7 +216,7 @@ async def test_past_messages_are_counted_and_the_newest_date_stays(
     assert seen == [(4, 50), (7, 50), (10, 60)]
 
 
-async def test_creating_an_agent_with_blocks_and_tools_costs_eleven_inserts_however_many_they_are(
+async def test_creating_an_agent_costs_eleven_inserts_for_any_number_of_blocks_and_tools(
     store: SqliteStore,
 ) -> None:
     shown, usable = (

@@ -54,7 +54,7 @@ async def test_an_archive_and_its_passages_read_back_as_they_were_written(
     await store.write(work)
 
 
-async def test_only_passages_of_the_agents_own_archives_can_be_deleted(
+async def test_only_passages_of_the_given_archives_can_be_deleted(
     store: SqliteStore, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -74,7 +74,7 @@ async def test_only_passages_of_the_agents_own_archives_can_be_deleted(
     assert await store.read(lambda tx: archives.passages_by_ids(tx, [passage.id])) == [passage]
 
 
-async def test_filing_costs_the_same_statements_for_one_passage_and_for_many(
+async def test_inserting_passages_costs_the_same_statements_for_one_and_for_many(
     store: SqliteStore,
 ) -> None:
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
@@ -87,7 +87,7 @@ async def test_filing_costs_the_same_statements_for_one_passage_and_for_many(
     assert costs == [5, 5]
 
 
-async def test_nothing_is_filed_in_an_archive_that_is_gone(
+async def test_a_passage_cannot_be_inserted_into_a_deleted_archive(
     store: SqliteStore, scope: Scope
 ) -> None:
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
@@ -104,7 +104,7 @@ passages = st.tuples(
 
 @settings(max_examples=settings().max_examples // 2)
 @given(st.lists(st.lists(passages, max_size=3), max_size=4), st.randoms())
-async def test_an_archive_knows_its_count_and_tags_whatever_comes_and_goes(
+async def test_an_archives_count_and_tags_are_right_after_any_changes(
     store: SqliteStore, batches: list[list[tuple[frozenset[str], str | None]]], random: Random
 ) -> None:
     state = await make.stored_agent(store)

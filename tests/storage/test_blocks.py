@@ -1,4 +1,4 @@
-"""Blocks in storage: chains, writes that see each other, labels, tags and attachments."""
+"""Blocks in storage: chains, concurrent writes, labels, tags and attachments."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ async def test_a_block_reads_back_as_it_was_written(store: SqliteStore, scope: S
     assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == block
 
 
-async def test_blocks_come_in_the_order_of_the_ids_with_their_tags(
+async def test_blocks_are_returned_in_the_order_of_the_ids_with_their_tags(
     store: SqliteStore, scope: Scope
 ) -> None:
     one, two = await make.stored_blocks(store, make.block(tags=("b",)), make.block(tags=("a", "c")))
@@ -61,7 +61,7 @@ async def test_another_organizations_block_is_not_found(store: SqliteStore) -> N
     ) == (0, [])
 
 
-async def test_agents_that_the_caller_may_not_use_do_not_count(
+async def test_agents_that_the_caller_may_not_use_are_not_counted(
     store: SqliteStore, scope: Scope
 ) -> None:
     (block,) = await make.stored_blocks(store, make.block(created_by=None))
@@ -83,7 +83,7 @@ async def test_agents_that_the_caller_may_not_use_do_not_count(
     assert await has(1, replace(users_own, subject_id="user-bob"))
 
 
-async def test_a_label_stands_once_in_a_chain(store: SqliteStore, scope: Scope) -> None:
+async def test_a_label_occurs_once_in_a_chain(store: SqliteStore, scope: Scope) -> None:
     chain = make.chain("user", "user-1")
     twice = [make.block("human", chain_id=chain.id), make.block("human", chain_id=chain.id)]
     with pytest.raises(Collision):
@@ -128,7 +128,7 @@ async def test_an_update_from_an_older_version_is_a_conflict_that_changes_nothin
     assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == newer
 
 
-async def test_an_update_replaces_tags_and_takes_attachments_to_the_new_label(
+async def test_an_update_replaces_tags_and_moves_attachments_to_the_new_label(
     store: SqliteStore, scope: Scope
 ) -> None:
     (block,) = await make.stored_blocks(store, make.block("human", tags=("a", "b")))
@@ -154,7 +154,7 @@ async def test_an_update_replaces_tags_and_takes_attachments_to_the_new_label(
         await store.write(lambda tx: blocks.attach(tx, agent.id, [second]))
 
 
-async def test_an_attached_block_of_a_user_is_seen_in_their_conversations_alone(
+async def test_a_users_attached_block_is_shown_only_in_their_conversations(
     store: SqliteStore,
 ) -> None:
     chain = make.chain("user", "user-ada")
@@ -170,7 +170,7 @@ async def test_an_attached_block_of_a_user_is_seen_in_their_conversations_alone(
     ]
 
 
-async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(
+async def test_removing_an_ownerless_block_removes_its_chain_and_attachments(
     store: SqliteStore, scope: Scope
 ) -> None:
     block, other = await make.stored_blocks(store, make.block(tags=("tea",)), make.block("other"))

@@ -73,7 +73,7 @@ async def foreign(store: Store) -> Scope:
     return Scope(row["id"])
 
 
-async def test_a_thread_of_another_organisation_of_a_deleted_agent_or_of_another_user_is_not_found(
+async def test_a_conversation_is_hidden_from_other_organizations_and_users_and_after_deletion(
     store: Store, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -102,7 +102,7 @@ async def test_a_thread_of_another_organisation_of_a_deleted_agent_or_of_another
 
 
 @pytest.mark.parametrize("order_by", ["created_at", "last_message_at", "last_run_completion"])
-async def test_pages_of_threads_have_every_thread_once_in_every_order(
+async def test_pages_of_conversations_have_each_one_once_in_every_order(
     store: Store, scope: Scope, order_by: OrderBy
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -134,7 +134,7 @@ async def test_pages_of_threads_have_every_thread_once_in_every_order(
         assert behind == expected[1:3]
 
 
-async def test_the_history_of_a_fork_is_what_was_said_before_it_and_in_it(
+async def test_the_history_of_a_fork_has_the_messages_before_it_and_its_own(
     store: Store, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent

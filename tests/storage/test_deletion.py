@@ -118,7 +118,7 @@ async def test_an_archive_is_hidden_at_once_and_purged_in_portions(
     assert not await store.write(lambda tx: purge_portion(tx, "archive", archive.id))
 
 
-async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_archive(
+async def test_purging_an_agent_removes_its_messages_runs_and_steps_but_not_its_archive(
     store: SqliteStore, scope: Scope
 ) -> None:
     kept = await make.stored_agent(store)
@@ -165,7 +165,7 @@ async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_ar
     assert await store.read(lambda tx: make.conversation_ids(tx, agent.id)) == []
 
 
-async def test_what_an_agent_spent_is_kept_once_where_servers_purge_it_at_the_same_time(
+async def test_an_agents_usage_is_kept_once_when_several_servers_purge_it(
     store: SqliteStore, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -184,7 +184,7 @@ async def test_what_an_agent_spent_is_kept_once_where_servers_purge_it_at_the_sa
     assert await store.read(lambda tx: runs.used_since(tx, scope.organization_id, 0)) == 400
 
 
-async def test_a_conversation_is_emptied_up_to_a_message_and_counts_rightly_all_the_while(
+async def test_a_conversation_is_emptied_up_to_a_message_with_correct_counts(
     store: SqliteStore, scope: Scope
 ) -> None:
     state = await make.stored_agent(store)
@@ -262,7 +262,7 @@ async def test_messages_go_although_rows_of_a_plugin_refer_to_them(
     assert await store.read(lambda tx: tx.all(select(notes))) == []
 
 
-async def test_what_is_not_there_is_not_hidden_and_what_is_not_hidden_is_not_purged(
+async def test_only_existing_objects_are_hidden_and_only_hidden_ones_purged(
     store: SqliteStore, scope: Scope
 ) -> None:
     archive = await stored_archive(store, 1)
@@ -305,7 +305,7 @@ async def fork_of(store: SqliteStore, agent: Agent, size: int) -> tuple[Conversa
     return root, fork
 
 
-async def test_a_deleted_conversation_keeps_what_its_fork_shares_or_has_in_view_and_goes_with_it(
+async def test_a_deleted_conversation_keeps_messages_of_its_fork_until_the_fork_is_gone(
     store: SqliteStore, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -340,7 +340,7 @@ async def test_a_deleted_conversation_keeps_what_its_fork_shares_or_has_in_view_
     ]
 
 
-async def test_the_end_of_the_last_fork_asks_for_that_of_a_deleted_parent_and_of_no_other(
+async def test_purging_the_last_fork_adds_a_job_only_for_a_deleted_parent(
     store: SqliteStore, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -353,7 +353,7 @@ async def test_the_end_of_the_last_fork_asks_for_that_of_a_deleted_parent_and_of
     assert await store.read(lambda tx: conversations.get(tx, root.id)) == root
 
 
-async def test_a_conversation_is_purged_only_when_deleted_and_an_agents_default_one_never(
+async def test_only_deleted_conversations_are_purged_and_never_a_default_one(
     store: SqliteStore, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -369,7 +369,7 @@ async def test_a_conversation_is_purged_only_when_deleted_and_an_agents_default_
     assert (await rows(store))["messages"] == 5
 
 
-def test_rows_that_refer_to_others_are_found_by_an_index_or_another_reference() -> None:
+def test_every_foreign_key_is_covered_by_an_index_or_another_key() -> None:
     """Without an index, deletion is left to the cascade, which can make a transaction long."""
     skipped = {
         str(key.parent)

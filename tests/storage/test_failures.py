@@ -36,7 +36,7 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
     return error
 
 
-def test_every_code_of_a_driver_is_told_by_its_kind_extended_ones_too(
+def test_every_driver_error_code_has_its_kind_including_extended_codes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = {
@@ -74,7 +74,7 @@ def test_every_code_of_a_driver_is_told_by_its_kind_extended_ones_too(
     assert not any("backup" in advice_for(kind, "") for kind in ("full", "read-only", "down"))  # type: ignore[arg-type]
 
 
-async def test_a_full_disk_at_the_start_is_no_reason_to_restore_a_backup(
+async def test_a_full_disk_at_the_start_does_not_advise_restoring_a_backup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "ricordo.db"
@@ -98,7 +98,7 @@ async def test_a_full_disk_at_the_start_is_no_reason_to_restore_a_backup(
     await open_sqlite(path).close()
 
 
-async def test_a_server_whose_disk_is_full_or_whose_files_are_read_only_is_not_ready(
+async def test_a_server_with_a_full_disk_or_read_only_files_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(data_dir=tmp_path)
@@ -116,7 +116,7 @@ async def test_a_server_whose_disk_is_full_or_whose_files_are_read_only_is_not_r
     await store.close()
 
 
-async def test_a_failed_write_counts_for_a_moment_although_small_writes_succeed(
+async def test_a_failed_write_is_reported_for_a_moment_although_small_writes_succeed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(Settings(data_dir=tmp_path))
@@ -136,7 +136,7 @@ async def test_a_failed_write_counts_for_a_moment_although_small_writes_succeed(
     await store.close()
 
 
-async def test_a_file_at_the_systems_limit_has_no_space(
+async def test_a_file_at_the_systems_size_limit_counts_as_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(data_dir=tmp_path)
@@ -154,7 +154,7 @@ async def test_a_file_at_the_systems_limit_has_no_space(
     await store.close()
 
 
-async def test_a_log_that_a_full_disk_hides_is_no_damage(
+async def test_a_log_that_cannot_be_read_on_a_full_disk_is_not_reported_as_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "ricordo.db"
@@ -182,7 +182,7 @@ def spoil(path: Path, page: int) -> None:
         file.write(b"\xff" * 4096)
 
 
-async def test_a_look_names_the_tables_whose_pages_are_damaged_and_a_start_says_it_in_a_sentence(
+async def test_a_check_names_the_damaged_tables_and_a_read_fails_with_a_clear_error(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "ricordo.db"
@@ -226,7 +226,7 @@ async def test_a_look_names_the_tables_whose_pages_are_damaged_and_a_start_says_
         await store.close()
 
 
-def test_a_look_at_postgresql_names_the_tables_whose_pages_are_damaged(tmp_path: Path) -> None:
+def test_a_check_of_postgresql_names_the_damaged_tables(tmp_path: Path) -> None:
     url = server().new_database()
     (place,) = server().run("SELECT pg_relation_filepath('users')", name_in(url))[0]
     file = server().folder / "data" / place
@@ -243,7 +243,7 @@ def test_a_look_at_postgresql_names_the_tables_whose_pages_are_damaged(tmp_path:
     server().drop(url)
 
 
-def test_a_failed_database_is_a_line_of_the_log_whatever_it_was_met_by() -> None:
+def test_a_database_failure_is_logged_without_a_traceback() -> None:
     written = io.StringIO()
     logger = logging.Logger("of a library")
     handler = logging.StreamHandler(written)

@@ -1,6 +1,6 @@
-"""A database without its `-wal` file, or with another one's, is refused.
+"""A database is refused without its `-wal` file, or with the file of another database.
 
-Nothing else is. If the files are removed, writes stop.
+No other database is refused. If the files are removed, writes stop.
 """
 
 import shutil
@@ -61,7 +61,7 @@ class Place:
 async def lay_out(folder: Path) -> Place:
     """Return the folder of a killed server.
 
-    Beside it are files of earlier moments (`early.…`) and of another server (`other.…`).
+    The folder also has files of earlier moments (`early.…`) and of another server (`other.…`).
     """
     place = Place(folder / "data", folder / "others")
     other = await run_and_kill(folder / "another", place, "other")
@@ -224,7 +224,7 @@ CASES: dict[str, tuple[Callable[[Place], None], str]] = {
 }
 
 
-async def test_what_is_missing_at_a_start_is_said_and_nothing_else(
+async def test_only_missing_writes_are_reported_at_a_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "first" / "others").mkdir(parents=True)
@@ -258,7 +258,7 @@ async def test_what_is_missing_at_a_start_is_said_and_nothing_else(
 
 
 @pytest.mark.parametrize("mark", ["as it was", "missing", "another's"])
-async def test_a_kill_while_another_program_reads_the_database_is_no_fault_of_its_log(
+async def test_a_kill_while_another_program_reads_the_database_is_not_reported(
     tmp_path: Path, mark: str
 ) -> None:
     """A reader prevents SQLite from writing the log back, so the file keeps its old identity."""

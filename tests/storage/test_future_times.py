@@ -14,7 +14,7 @@ from ricordo.storage.future_times import mend_future_times
 from tests.seams import make
 from tests.seams.stores import ManualClock
 
-# Seconds: a time zone that was wrong by a day, an empty battery, a mistyped year.
+# Jumps in seconds, as after a wrong time zone, an empty battery or a mistyped year.
 JUMPS = (*(86_400 * days + 61 for days in (1, 2, 3, 7, 30, 31, 365, 400, 3_650, 36_500)), 90_000)
 
 
@@ -64,9 +64,7 @@ async def test_jobs_and_leases_of_a_wrong_clock_go_on_within_a_minute(
         assert [run.id for run in await store.write(close_expired)] == [f"run-{jump}"]
 
 
-async def test_what_is_planned_and_what_somebody_chose_stays(
-    store: SqliteStore, clock: ManualClock
-) -> None:
+async def test_planned_and_chosen_future_times_stay(store: SqliteStore, clock: ManualClock) -> None:
     state = await make.stored_agent(store)
     far = clock.now() + 400 * DAY
     job = await store.write(lambda tx: add(tx, "planned", not_before=far))
@@ -83,7 +81,7 @@ async def test_what_is_planned_and_what_somebody_chose_stays(
     assert kept.created_at == near.created_at
 
 
-async def test_a_job_of_this_process_is_its_own_however_far_the_clock_jumps(
+async def test_a_running_job_of_this_process_is_not_taken_over_after_a_clock_jump(
     store: SqliteStore, clock: ManualClock
 ) -> None:
     job = await store.write(lambda tx: add(tx, "mine"))
@@ -96,7 +94,7 @@ async def test_a_job_of_this_process_is_its_own_however_far_the_clock_jumps(
     assert len(await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND))) == 1
 
 
-async def test_the_index_is_filled_after_the_clock_was_set_back(
+async def test_the_index_is_flushed_after_the_clock_was_set_back(
     store: SqliteStore, clock: ManualClock
 ) -> None:
     for jump in JUMPS:

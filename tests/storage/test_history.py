@@ -44,7 +44,7 @@ async def numbers(store: SqliteStore, chain: Chain, **options: Any) -> list[int]
     return [version.number for version in found]
 
 
-async def test_a_page_is_newest_first_of_all_or_of_one_block_and_goes_on_below_a_number(
+async def test_a_history_page_is_newest_first_and_continues_below_a_number(
     store: SqliteStore,
 ) -> None:
     chain, (human, goals) = await stored(store, "human", "goals")
@@ -61,7 +61,7 @@ async def test_a_page_is_newest_first_of_all_or_of_one_block_and_goes_on_below_a
     assert await store.read(lambda tx: history.page(tx, "chain-gone")) == []
 
 
-async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(
+async def test_history_follows_labels_back_and_separates_blocks_of_the_same_label(
     store: SqliteStore,
 ) -> None:
     chain, (one,) = await stored(store, "a")
@@ -102,7 +102,7 @@ async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(
     assert now == ["a", "a", "b", "b", "a", "b"]
 
 
-async def test_a_version_is_found_by_its_id_and_by_its_beginning(store: SqliteStore) -> None:
+async def test_a_version_is_found_by_its_id_and_by_a_prefix(store: SqliteStore) -> None:
     chain, (human,) = await stored(store, "human")
     await write(store, human, value="2")
     version = (await store.read(lambda tx: history.page(tx, chain.id)))[-1]
@@ -127,7 +127,7 @@ async def test_a_version_is_found_by_its_id_and_by_its_beginning(store: SqliteSt
         await store.read(lambda tx: history.get(tx, "chain-other", version.id.hex()))
 
 
-async def test_a_beginning_that_several_versions_share_is_a_conflict(store: SqliteStore) -> None:
+async def test_a_prefix_of_several_versions_is_a_conflict(store: SqliteStore) -> None:
     chain, _ = await stored(store, "human")
     version = (await store.read(lambda tx: history.page(tx, chain.id)))[0]
     twin = bytes([*version.id[:4], version.id[4] ^ 1, *version.id[5:]])
@@ -144,7 +144,7 @@ async def test_a_beginning_that_several_versions_share_is_a_conflict(store: Sqli
     assert found.id == version.id
 
 
-async def test_what_a_run_and_its_steps_changed_is_found_in_every_chain_of_the_organisation(
+async def test_versions_of_a_run_and_its_steps_are_found_in_all_chains(
     store: SqliteStore, scope: Scope
 ) -> None:
     chain, (human,) = await stored(store, "human")
@@ -177,7 +177,7 @@ async def test_what_a_run_and_its_steps_changed_is_found_in_every_chain_of_the_o
     assert await store.read(lambda tx: history.of_blocks(tx, elsewhere, heads)) == {}
 
 
-async def test_texts_are_read_together_as_they_are_one_by_one(store: SqliteStore) -> None:
+async def test_texts_read_together_equal_those_read_one_by_one(store: SqliteStore) -> None:
     chain, (human,) = await stored(store, "human")
     for number in range(80):
         human = await write(store, human, value=f"line\n{number}\nübrig 🍵")
@@ -240,12 +240,12 @@ async def test_a_text_whose_stored_bytes_were_changed_or_cut_is_a_conflict(
         except Conflict as error:
             return str(error)
 
-    # A few bits mean nothing to zlib, such as the name of the level of compression.
+    # A few bits, such as those for the level of compression, have no meaning for zlib.
     damaged = f"The stored text {ids[which].hex()} is damaged. Restore a backup."
     assert await store.write(look) in (damaged, written[which])
 
 
-async def test_a_block_is_not_deleted_as_it_was_read_before_another_renamed_it(
+async def test_deleting_a_block_that_was_just_renamed_deletes_it_under_its_new_label(
     store: SqliteStore, scope: Scope
 ) -> None:
     chain, (human,) = await stored(store, "human")
@@ -267,7 +267,7 @@ async def test_a_block_is_not_deleted_as_it_was_read_before_another_renamed_it(
         )
 
 
-async def test_a_reason_that_no_commit_can_hold_is_refused_and_nothing_is_written(
+async def test_a_reason_that_no_commit_can_hold_is_refused(
     store: SqliteStore, scope: Scope
 ) -> None:
     chain, (human,) = await stored(store, "human")

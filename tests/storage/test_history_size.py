@@ -66,7 +66,7 @@ def do_something(tx: Transaction, choose: random.Random) -> None:
                 user_memory.put(tx, memory, waiting[0].label, waiting[0].value or "", owner)
 
 
-async def test_after_anything_that_is_done_to_memory_the_size_is_the_sum_of_its_rows(
+async def test_the_history_size_is_the_sum_of_its_rows_after_any_changes(
     store: Store,
 ) -> None:
     choose = random.Random(7)  # noqa: S311 - the same each time
@@ -81,7 +81,7 @@ async def test_after_anything_that_is_done_to_memory_the_size_is_the_sum_of_its_
     assert len(sizes) > 20
 
 
-async def test_a_wrong_size_is_noticed_and_counted_again(store: Store) -> None:
+async def test_a_wrong_history_size_is_found_and_recounted(store: Store) -> None:
     await store.write(lambda tx: user_memory.put(tx, opened(tx), "a", "Tea.", opened(tx).owner))
     size = await store.write(size_of)
     chain_id = (await store.write(opened)).chain.id
@@ -92,7 +92,7 @@ async def test_a_wrong_size_is_noticed_and_counted_again(store: Store) -> None:
     assert (await store.write(size_of), await store.read(history_size.wrong_ids)) == (size, [])
 
 
-async def test_to_delete_and_revive_a_block_in_a_full_history_adds_little_however_often(
+async def test_repeatedly_deleting_and_restoring_a_block_in_a_full_history_adds_little(
     store: Store,
 ) -> None:
     small = replace(store.quotas, history_mb=0)

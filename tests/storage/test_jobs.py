@@ -40,7 +40,7 @@ async def test_a_job_reads_back_as_it_was_added(store: SqliteStore, scope: Scope
     assert await store.read(lambda tx: jobs.page(tx, ELSEWHERE, Page())) == []
 
 
-async def test_of_single_jobs_one_waits_and_one_more_may_run(store: SqliteStore) -> None:
+async def test_of_single_jobs_with_one_key_one_waits_and_one_may_run(store: SqliteStore) -> None:
     def add_one(tx: object, key: str = "space") -> Job | None:
         return jobs.add(tx, Job("merge", LOCAL_ORGANIZATION, key=key, is_single=True))  # type: ignore[arg-type]
 
@@ -52,7 +52,7 @@ async def test_of_single_jobs_one_waits_and_one_more_may_run(store: SqliteStore)
     assert await store.write(add_one) is None
 
 
-async def test_a_single_job_that_fails_gives_way_to_the_one_that_waits(store: SqliteStore) -> None:
+async def test_a_failed_single_job_is_cancelled_if_another_waits(store: SqliteStore) -> None:
     first = await add(store, "merge", key="space", is_single=True)
     (claimed,) = await claim(store)
     second = await add(store, "merge", key="space", is_single=True)
@@ -76,13 +76,13 @@ async def test_only_waiting_jobs_are_deleted_by_their_ids(store: SqliteStore) ->
     assert {job.id for job in left} == {running.id, ended.id}
 
 
-async def test_a_job_that_cannot_be_meant_is_refused(store: SqliteStore) -> None:
+async def test_an_invalid_job_is_refused(store: SqliteStore) -> None:
     for wrong in ({"is_single": True}, {"most_attempts": 0}):
         with pytest.raises(Invalid):
             await add(store, **wrong)  # type: ignore[arg-type]
 
 
-async def test_claims_take_the_longest_waiting_one_of_a_key_and_none_before_its_time(
+async def test_claims_take_the_oldest_due_job_of_each_key(
     store: SqliteStore, clock: ManualClock
 ) -> None:
     late = await add(store, not_before=clock.now() + 9 * SECOND)
@@ -97,7 +97,7 @@ async def test_claims_take_the_longest_waiting_one_of_a_key_and_none_before_its_
     assert [job.id for job in await claim(store, limit=9)] == [late.id]
 
 
-async def test_only_who_holds_a_job_says_how_it_ended(
+async def test_only_the_current_holder_of_a_job_can_report_its_end(
     store: SqliteStore, clock: ManualClock
 ) -> None:
     await add(store, most_attempts=5)
@@ -119,7 +119,7 @@ async def test_only_who_holds_a_job_says_how_it_ended(
     assert not await store.write(lambda tx: jobs.finish(tx, again))
 
 
-async def test_a_beat_keeps_a_job_and_tells_what_was_lost(
+async def test_renewing_keeps_jobs_and_returns_those_still_held(
     store: SqliteStore, clock: ManualClock, scope: Scope
 ) -> None:
     added = [await add(store) for _ in range(3)]
@@ -134,7 +134,7 @@ async def test_a_beat_keeps_a_job_and_tells_what_was_lost(
     assert (await get(store, added[1])).progress == {"done": 3, "total": 4}
 
 
-async def test_what_ended_long_ago_is_forgotten_and_what_did_not_end_stays(
+async def test_jobs_that_ended_long_ago_are_pruned(
     store: SqliteStore, clock: ManualClock, scope: Scope
 ) -> None:
     for _ in range(3):
@@ -166,7 +166,7 @@ async def test_of_too_many_ended_jobs_the_newest_stay(
     assert [job.id for job in kept] == [job.id for job in added[5:]]
 
 
-async def test_a_jobs_slow_write_is_logged_without_the_arguments_of_its_function(
+async def test_a_jobs_slow_write_is_logged_without_the_arguments(
     store: SqliteStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.storage.engine.store.SLOW_WRITE", 0)

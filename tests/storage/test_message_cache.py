@@ -1,4 +1,4 @@
-"""Cached messages of windows are never older than the database, and never exceed their bytes."""
+"""Cached messages of windows always agree with the database, and stay within the limit of bytes."""
 
 import random
 import signal
@@ -102,7 +102,7 @@ def prompt(stage: Stage) -> str:
     return "\n".join(message.text for message in stage.model.requests[-1].messages)
 
 
-async def test_a_change_that_is_rolled_back_leaves_the_prompt_as_it_was(stage: Stage) -> None:
+async def test_a_change_that_is_rolled_back_leaves_the_prompt_unchanged(stage: Stage) -> None:
     agent = await stage.agent()
     stage.lines += ["Noted.", "Hello.", "Hello."]
     await stage.say(agent, SECRET)
@@ -140,7 +140,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("commits", ["yes", "no"])
-async def test_a_process_that_is_killed_while_it_deletes_has_deleted_all_or_nothing(
+async def test_a_process_killed_while_it_deletes_has_deleted_all_or_nothing(
     stage: Stage, tmp_path: Path, commits: str
 ) -> None:
     agent = await stage.agent()
@@ -274,9 +274,7 @@ async def second(stage: Stage, clock: ManualClock, tmp_path: Path) -> AsyncItera
     await store.close()
 
 
-async def test_each_of_two_servers_sees_what_the_other_changed(
-    stage: Stage, second: Stage | None
-) -> None:
+async def test_two_servers_see_each_others_changes(stage: Stage, second: Stage | None) -> None:
     if second is None:
         pytest.skip("SQLite has one server")
     agent = await stage.agent()
@@ -300,7 +298,7 @@ async def test_each_of_two_servers_sees_what_the_other_changed(
 # --- the count of changes ---
 
 
-async def test_each_statement_that_changes_messages_is_counted(store: Store) -> None:
+async def test_every_statement_that_changes_messages_is_counted(store: Store) -> None:
     state = await make.stored_agent(store)
     other = await make.stored_agent(store, make.agent("Other"))
     new = [make.message(state.agent, f"Text {n}") for n in range(3)]
@@ -354,7 +352,7 @@ def long_message(seed: int) -> Message:
     return make.message(agent, parts=parts_from_json(stored), id=f"message-{seed}")
 
 
-def test_the_cache_stays_within_its_bytes_and_forgets_the_oldest_first() -> None:
+def test_the_cache_stays_within_its_limit_and_keeps_the_newest_entry() -> None:
     bound = 400_000
     cache = MessageCache(bound)
     chance = random.Random(7)  # noqa: S311 - not for keys
@@ -372,7 +370,7 @@ def test_the_cache_stays_within_its_bytes_and_forgets_the_oldest_first() -> None
     assert cache.size > bound // 2
 
 
-def test_the_counted_bytes_are_at_least_those_of_memory() -> None:
+def test_the_counted_bytes_roughly_equal_the_memory_used() -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -384,7 +382,7 @@ def test_the_counted_bytes_are_at_least_those_of_memory() -> None:
     assert taken * 0.9 <= counted <= taken * 2.5
 
 
-def test_a_very_large_message_is_read_again_for_each_turn() -> None:
+def test_a_very_large_message_is_not_cached() -> None:
     agent = make.agent()
     small, large = make.message(agent, "a"), make.message(agent, "a" * MOST_BYTES_OF_ONE)
     cache = MessageCache()
@@ -392,7 +390,7 @@ def test_a_very_large_message_is_read_again_for_each_turn() -> None:
     assert list(cache.get("conv-1", (0, 0))) == [small.id]
 
 
-def test_an_entry_of_another_version_is_dropped_whole() -> None:
+def test_an_entry_of_another_version_is_dropped_completely() -> None:
     cache = MessageCache()
     message = make.message(make.agent())
     for version in ((0, 1), (1, 0)):
@@ -402,7 +400,7 @@ def test_an_entry_of_another_version_is_dropped_whole() -> None:
         assert cache.get("conv-1", (0, 0)) == {}
 
 
-def test_an_entry_does_not_grow_with_what_left_its_window() -> None:
+def test_an_entry_does_not_keep_everything_that_left_its_window() -> None:
     cache = MessageCache()
     agent = make.agent()
     for n in range(1_000):
@@ -410,7 +408,7 @@ def test_an_entry_does_not_grow_with_what_left_its_window() -> None:
     assert len(cache.get("conv-1", (0, 0))) < 300
 
 
-def test_cached_messages_cannot_be_changed() -> None:
+def test_cached_messages_are_immutable() -> None:
     kinds = [Message, *get_args(Part)]
     for kind in kinds:
         assert is_dataclass(kind)

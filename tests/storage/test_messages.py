@@ -69,7 +69,7 @@ async def test_a_message_reads_back_as_it_was_written(store: SqliteStore, scope:
     assert await store.read(lambda tx: messages.get(tx, scope, message.id)) == stored
 
 
-async def test_messages_come_in_the_order_of_the_ids_and_gone_ones_are_left_out(
+async def test_messages_are_returned_in_the_order_of_the_ids_without_missing_ones(
     store: SqliteStore,
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -92,7 +92,9 @@ async def test_another_organizations_message_is_not_found(store: SqliteStore) ->
     )
 
 
-async def test_an_otid_is_unique_in_its_conversation_and_found_by(store: SqliteStore) -> None:
+async def test_an_otid_is_unique_in_its_conversation_and_can_be_looked_up(
+    store: SqliteStore,
+) -> None:
     agent = (await make.stored_agent(store)).agent
     thread = conversations.default_id(agent.id)
     other = make.conversation(agent, id="conv-other")
@@ -113,7 +115,9 @@ async def test_an_otid_is_unique_in_its_conversation_and_found_by(store: SqliteS
     assert await store.read(lambda tx: messages.by_otids(tx, "conv-other", ["o-1"])) == [elsewhere]
 
 
-async def test_a_runs_messages_can_be_followed_by_seq(store: SqliteStore) -> None:
+async def test_the_messages_of_a_run_can_be_read_from_a_sequence_number_on(
+    store: SqliteStore,
+) -> None:
     agent = (await make.stored_agent(store)).agent
     stored = await make.stored_messages(
         store, *(make.message(agent, text, run_id="run-1") for text in "abc")
@@ -125,7 +129,7 @@ async def test_a_runs_messages_can_be_followed_by_seq(store: SqliteStore) -> Non
     )
 
 
-async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(
+async def test_inserting_or_reading_many_messages_costs_one_statement_each(
     store: SqliteStore,
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -160,7 +164,7 @@ async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(
         ),
     ],
 )
-def test_search_sees_what_was_said_or_read_and_no_machinery(message: Message, text: str) -> None:
+def test_only_text_that_was_said_or_read_is_searchable(message: Message, text: str) -> None:
     assert searchable_text(message) == text
 
 
@@ -169,7 +173,7 @@ places = st.none() | st.integers(0, SIZE - 1)
 
 
 def cut(items: list[Message], wanted: Page) -> list[Message]:
-    """Return the page by definition: between both cursors, beginning at the given one."""
+    """Return the page by definition: the messages between both cursors, from the given end."""
     ordered = items if wanted.order == "asc" else items[::-1]
     place = {item.id: index for index, item in enumerate(ordered)}
     first = place[wanted.after] + 1 if wanted.after else 0
@@ -183,7 +187,7 @@ def cut(items: list[Message], wanted: Page) -> list[Message]:
 @pytest.mark.parametrize(
     "times", [(0,) * SIZE, (0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 4), (4, 1, 1, 3, 0, 2, 2) * 2]
 )
-async def test_every_page_is_the_one_that_a_list_would_give(
+async def test_every_page_equals_the_same_part_of_the_sorted_list(
     store: SqliteStore, scope: Scope, times: tuple[int, ...]
 ) -> None:
     agent = (await make.stored_agent(store, make.agent(created_at=START - 1))).agent
@@ -207,7 +211,7 @@ async def test_every_page_is_the_one_that_a_list_would_give(
     await store.read(check)
 
 
-async def test_a_bounded_page_is_the_part_next_to_its_mark_that_has_room(
+async def test_a_page_with_a_size_limit_has_as_many_items_next_to_the_cursor_as_fit(
     store: SqliteStore, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store, make.agent(created_at=START - 1))).agent
@@ -241,7 +245,7 @@ async def test_a_bounded_page_is_the_part_next_to_its_mark_that_has_room(
     await store.read(check)
 
 
-async def test_a_cursor_that_is_gone_gives_an_empty_page(store: SqliteStore, scope: Scope) -> None:
+async def test_an_unknown_cursor_gives_an_empty_page(store: SqliteStore, scope: Scope) -> None:
     await make.stored_blocks(store, make.block())
     for wanted in (Page(after="block-gone"), Page(before="block-gone")):
         assert (

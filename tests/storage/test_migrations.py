@@ -74,7 +74,7 @@ async def open_and_close(path: Path) -> None:
     await open_sqlite(path).close()
 
 
-async def test_a_new_database_has_its_seeds_and_no_backup_and_a_second_start_changes_nothing(
+async def test_a_new_database_has_its_first_rows_and_no_backup_and_a_restart_changes_nothing(
     path: Path,
 ) -> None:
     assert query(path, "SELECT id FROM organizations") == [(LOCAL_ORGANIZATION,)]
@@ -88,7 +88,7 @@ async def test_a_new_database_has_its_seeds_and_no_backup_and_a_second_start_cha
     assert query(path, "SELECT version FROM schema_versions") == [(len(migrations.MIGRATIONS),)]
 
 
-async def test_an_older_schema_is_backed_up_and_the_copy_is_sound_before_the_first_migration(
+async def test_an_older_schema_is_backed_up_before_the_first_migration(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = dump(path)
@@ -112,7 +112,7 @@ async def test_an_older_schema_is_backed_up_and_the_copy_is_sound_before_the_fir
     assert names[-2:] == [("look_then_add_colour",), ("add_table",)]
 
 
-async def test_a_backup_opens_as_a_database_of_its_own(path: Path, tmp_path: Path) -> None:
+async def test_a_backup_opens_as_a_separate_database(path: Path, tmp_path: Path) -> None:
     copy = back_up(path, 1, SystemClock())
     restored = tmp_path / "restored" / "ricordo.db"
     restored.parent.mkdir()
@@ -121,7 +121,7 @@ async def test_a_backup_opens_as_a_database_of_its_own(path: Path, tmp_path: Pat
     assert query(restored, "SELECT name FROM agents") == [("Kept",)]
 
 
-async def test_a_newer_schema_is_refused_with_what_to_do_and_left_as_it_is(path: Path) -> None:
+async def test_a_newer_schema_is_refused_with_what_to_do_and_left_unchanged(path: Path) -> None:
     newer = len(migrations.MIGRATIONS) + 1
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("INSERT INTO schema_versions VALUES (?, 'from_the_future')", (newer,))
@@ -136,7 +136,7 @@ async def test_a_newer_schema_is_refused_with_what_to_do_and_left_as_it_is(path:
     assert backups(path) == []
 
 
-async def test_a_migration_that_fails_leaves_everything_as_it_was(
+async def test_a_failed_migration_leaves_everything_unchanged(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = dump(path)
@@ -156,7 +156,7 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(
     ]
 
 
-async def test_a_first_start_that_fails_leaves_nothing_half_done(
+async def test_a_failed_first_start_leaves_no_partial_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, original = tmp_path / "ricordo.db", migrations.migrate
@@ -193,7 +193,7 @@ def overwrite_pages(path: Path) -> None:
         file.write(b"\xff" * 5 * 4096)
 
 
-async def test_a_copy_that_is_not_sound_stops_the_upgrade_before_anything_changed(
+async def test_an_invalid_backup_stops_the_upgrade_before_any_change(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overwrite_pages(path)
@@ -218,7 +218,7 @@ async def test_a_backup_that_cannot_be_written_stops_the_upgrade(
     assert dump(path) == before
 
 
-async def test_keys_of_before_have_no_limits(path: Path) -> None:
+async def test_keys_of_an_older_database_have_no_limits(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         for name in ("requests_per_minute", "max_body_bytes"):
             connection.execute(f"ALTER TABLE api_keys DROP COLUMN {name}")
@@ -303,7 +303,7 @@ async def test_indexes_with_long_texts_are_rebuilt_after_an_upgrade(path: Path) 
     assert sorted(jobs) == sorted([(talks["long"].id,), (archive.id,), (talks["waiting"].id,)])
 
 
-def test_the_migration_knows_the_names_and_numbers_of_the_search() -> None:
+def test_the_migration_has_the_same_constants_as_the_search() -> None:
     assert long_texts.REINDEX == REINDEX
     limit = long_texts.UNCUT_CHARACTERS
     assert len(parts_of("x" * limit)) == 1

@@ -30,7 +30,7 @@ def rows(tx: Transaction, sql: str) -> list[Any]:
     return [tuple(row) for row in tx.connection.execute(text(sql))]
 
 
-async def test_names_get_the_form_and_one_that_is_taken_a_number(
+async def test_names_are_normalized_and_a_duplicate_gets_a_number(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     tools = [make.tool(name) for name in ("one", "two", "three")]
@@ -96,7 +96,7 @@ async def spoiled(store: Store, block: Block, label: str, value: str) -> Block:
     return await store.write(spoil)
 
 
-async def test_blocks_get_the_form_by_a_version_each_and_keep_their_history(
+async def test_blocks_are_normalized_by_one_version_each_and_keep_their_history(
     store: Store, scope: Scope
 ) -> None:
     odd_label, other, plain = await make.stored_blocks(
@@ -137,7 +137,7 @@ async def test_blocks_get_the_form_by_a_version_each_and_keep_their_history(
     ) == [replace(seen[odd_label.id], tags=())]
 
 
-async def test_a_label_that_is_taken_in_its_normal_form_gets_a_number(store: Store) -> None:
+async def test_a_label_that_is_in_use_in_its_normal_form_gets_a_number(store: Store) -> None:
     first, second = await make.stored_blocks(
         store, make.block("first", "a"), make.block("second", "b")
     )

@@ -45,7 +45,7 @@ class Owners:
         queries.save(self._tx, row)
 
 
-async def test_owners_whose_channel_is_off_hold_up_no_others(
+async def test_owners_with_a_disabled_channel_do_not_delay_others(
     store: Store, clock: ManualClock
 ) -> None:
     def write(tx: Transaction) -> tuple[str, str]:

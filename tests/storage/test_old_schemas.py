@@ -95,7 +95,7 @@ async def test_a_database_of_this_schema_keeps_its_rows_and_becomes_like_a_new_o
 
 
 def require_readable(tx: Transaction) -> None:
-    """Read an agent with its blocks and messages through the repositories of today."""
+    """Read an agent with its blocks and messages through the current repositories."""
     (state, *_) = agents.page(tx, Scope(), Page(limit=1))
     assert state.agent.name == "Nina"
     assert blocks.of_agent(tx, state.agent.id)

@@ -20,7 +20,7 @@ from tests.seams.stores import START, overlapped
 ELSEWHERE = Scope(organization_id="org-2")
 
 
-async def test_a_tool_reads_back_as_it_was_written_and_as_it_was_changed(
+async def test_a_tool_reads_back_as_it_was_written_and_updated(
     store: SqliteStore, scope: Scope
 ) -> None:
     tool = make.tool(
@@ -63,7 +63,7 @@ async def test_tools_are_found_by_name_and_only_in_their_organization(
         await store.read(lambda tx: tools.get(tx, ELSEWHERE, one.id))
 
 
-async def test_a_user_is_found_by_id_and_by_identifier_and_an_id_stands_above_an_identifier(
+async def test_a_user_is_found_by_id_or_identifier_and_the_id_has_precedence(
     store: SqliteStore, scope: Scope
 ) -> None:
     made = await store.write(lambda tx: users.find_or_make(tx, scope, "ada@example.org"))
@@ -88,7 +88,7 @@ async def test_a_user_is_found_by_id_and_by_identifier_and_an_id_stands_above_an
     assert await store.read(lambda tx: users.find(tx, scope, made.id)) == made
 
 
-async def test_organisations_have_users_of_their_own(store: SqliteStore, scope: Scope) -> None:
+async def test_every_organization_has_separate_users(store: SqliteStore, scope: Scope) -> None:
     row = {"id": "org-2", "name": "Elsewhere", "created_at": 1}
     await store.write(lambda tx: tx.run(organizations.insert(), row))
     ada = await store.write(lambda tx: users.find_or_make(tx, scope, "ada"))
@@ -99,7 +99,7 @@ async def test_organisations_have_users_of_their_own(store: SqliteStore, scope: 
         await store.read(lambda tx: users.require(tx, ELSEWHERE, ada.id))
 
 
-async def test_who_acts_for_one_user_knows_of_no_other_and_makes_none(
+async def test_a_caller_for_one_user_can_neither_find_nor_create_others(
     store: SqliteStore, scope: Scope
 ) -> None:
     ada = await store.write(lambda tx: users.find_or_make(tx, scope, "ada"))
@@ -113,7 +113,7 @@ async def test_who_acts_for_one_user_knows_of_no_other_and_makes_none(
     assert await store.read(lambda tx: users.find(tx, scope, "carl")) is None
 
 
-async def test_a_name_that_would_break_an_address_or_a_commit_is_refused_and_an_id_that_is_nobodys(
+async def test_an_invalid_user_name_or_unknown_user_id_is_refused(
     store: SqliteStore, scope: Scope
 ) -> None:
     for name in ("", " ada", "ada ", "a/b", "a\\b", ".", "..", "a\nb", "a\0b", "<ada>", "x" * 256):
@@ -125,7 +125,7 @@ async def test_a_name_that_would_break_an_address_or_a_commit_is_refused_and_an_
         )
 
 
-async def test_two_that_make_one_user_at_once_make_her_once(
+async def test_two_concurrent_creations_of_a_user_create_one(
     store: SqliteStore, scope: Scope
 ) -> None:
     one, two = await overlapped(
@@ -141,7 +141,7 @@ async def test_two_that_make_one_user_at_once_make_her_once(
     assert len(await store.read(lambda tx: tx.all(table.select()))) == 3
 
 
-async def test_a_provider_reads_back_in_its_organization_alone_and_prints_no_key(
+async def test_a_provider_reads_back_only_in_its_organization_and_prints_no_key(
     store: SqliteStore, scope: Scope
 ) -> None:
     mine, bare = [

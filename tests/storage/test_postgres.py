@@ -135,7 +135,7 @@ async def begun(store: PostgresStore) -> Run:
 # --- the schema ---
 
 
-def test_every_text_is_in_byte_order_and_every_json_stays_as_it_was_written() -> None:
+def test_all_text_is_in_byte_order_and_json_columns_keep_their_text() -> None:
     columns = server().run(
         (
             "SELECT data_type, collation_name FROM information_schema.columns WHERE table_schema = "
@@ -159,7 +159,7 @@ def test_every_text_is_in_byte_order_and_every_json_stays_as_it_was_written() ->
     }
 
 
-def test_indexes_of_some_rows_have_their_conditions_and_rows_get_numbers_of_the_database() -> None:
+def test_partial_indexes_have_their_conditions_and_the_database_numbers_rows() -> None:
     narrow = {
         index.name
         for table in metadata.tables.values()
@@ -251,7 +251,7 @@ async def test_an_upgrade_is_backed_up_by_pg_dump(
     assert str(kept) == caplog.records[-1].__dict__["file"]
 
 
-async def test_a_dump_is_restored_with_its_seal_and_each_damage_is_found(
+async def test_a_sealed_dump_can_be_restored_and_any_damage_is_detected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, older: str, empty_database: str
 ) -> None:
     monkeypatch.setenv("PATH", str(server().programs))
@@ -276,7 +276,7 @@ async def test_a_dump_is_restored_with_its_seal_and_each_damage_is_found(
         assert not require_sound_dump(kept)
 
 
-async def test_where_there_is_no_pg_dump_the_log_says_that_there_is_no_backup(
+async def test_without_pg_dump_the_log_says_that_there_is_no_backup(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, older: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -288,7 +288,7 @@ async def test_where_there_is_no_pg_dump_the_log_says_that_there_is_no_backup(
     )
 
 
-async def test_a_dump_that_fails_stops_the_upgrade(
+async def test_a_failed_dump_stops_the_upgrade(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, older: str
 ) -> None:
     broken = tmp_path / "pg_dump"
@@ -310,7 +310,7 @@ async def test_a_dump_that_fails_stops_the_upgrade(
 # --- several servers ---
 
 
-async def test_of_many_that_want_one_conversations_lease_one_gets_it(
+async def test_of_many_callers_one_gets_a_conversations_lease(
     store: PostgresStore, other: PostgresStore, clock: ManualClock
 ) -> None:
     state = await make.stored_agent(store)
@@ -331,7 +331,7 @@ async def test_of_many_that_want_one_conversations_lease_one_gets_it(
         assert await other.write(lambda tx, ended=ended: runs.end(tx, ended))  # type: ignore[misc]
 
 
-async def test_edits_of_one_block_by_several_servers_are_compared_and_none_is_lost(
+async def test_concurrent_edits_of_one_block_by_several_servers_lose_nothing(
     store: PostgresStore, other: PostgresStore
 ) -> None:
     (block,) = await make.stored_blocks(store, make.block(value="0"))
@@ -355,7 +355,7 @@ async def test_edits_of_one_block_by_several_servers_are_compared_and_none_is_lo
     assert (after.value, after.version) == ("20", 21)
 
 
-async def test_a_change_that_met_another_is_made_again_from_what_is_there_now(
+async def test_a_change_that_met_another_is_repeated_on_the_new_state(
     store: PostgresStore, other: PostgresStore
 ) -> None:
     """An owner's change of a block is never refused because an agent wrote at the same moment."""
@@ -380,7 +380,7 @@ async def test_a_change_that_met_another_is_made_again_from_what_is_there_now(
     assert (changed.value, changed.description, changed.version) == ("new", "Described.", 3)
 
 
-async def test_a_held_run_is_not_ended_behind_its_owners_back(
+async def test_a_run_whose_lease_was_renewed_is_not_ended(
     store: PostgresStore, other: PostgresStore, clock: ManualClock
 ) -> None:
     """A server that closes runs waits for the row, and then sees the renewed lease."""
@@ -393,7 +393,7 @@ async def test_a_held_run_is_not_ended_behind_its_owners_back(
     assert await healing is False
 
 
-async def test_a_deadlock_is_broken_and_both_units_are_done(
+async def test_a_deadlock_is_resolved_and_both_units_complete(
     store: PostgresStore, other: PostgresStore
 ) -> None:
     first, second = await make.stored_blocks(
@@ -428,7 +428,7 @@ async def test_a_deadlock_is_broken_and_both_units_are_done(
     assert [block.value for block in after] == [first.value + "++", second.value + "++"]
 
 
-async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_reshapes(
+async def test_a_step_that_files_passages_never_deadlocks_with_one_that_changes_blocks(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first needs a chain and then the agent, to create its archive.
@@ -465,7 +465,7 @@ async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_
     assert tries == ["writes", "reshapes"]  # the database ended neither transaction
 
 
-async def test_no_run_begins_in_a_thread_that_is_held(
+async def test_no_run_begins_while_its_conversation_is_locked(
     store: PostgresStore, other: PostgresStore
 ) -> None:
     """If a run began meanwhile, a reset could delete the messages of its turn."""
@@ -476,7 +476,7 @@ async def test_no_run_begins_in_a_thread_that_is_held(
     await beginning
 
 
-async def test_an_agent_gets_one_archive_however_many_file_at_once(
+async def test_concurrent_filing_creates_one_archive_for_an_agent(
     store: PostgresStore, other: PostgresStore
 ) -> None:
     state = await make.stored_agent(store)
@@ -493,7 +493,7 @@ async def test_an_agent_gets_one_archive_however_many_file_at_once(
     )
 
 
-async def test_an_archive_that_is_detached_at_this_moment_takes_nothing_more(
+async def test_an_archive_detached_by_an_open_transaction_gets_no_new_passage(
     store: PostgresStore, other: PostgresStore
 ) -> None:
     state = await make.stored_agent(store)
@@ -535,7 +535,7 @@ async def test_of_two_turns_that_start_at_once_one_reports_a_rejection(
     assert await second == []
 
 
-async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no_index(
+async def test_an_agent_deleted_while_its_new_index_takes_over_leaves_no_index(
     store: PostgresStore, other: PostgresStore
 ) -> None:
     state = await make.stored_agent(store)
@@ -575,7 +575,7 @@ async def test_servers_that_start_at_once_agree_on_their_tools(
 # --- connections ---
 
 
-async def test_a_unit_whose_backend_is_killed_before_or_in_the_middle_runs_again_whole(
+async def test_a_unit_whose_backend_is_killed_runs_again_completely(
     store: PostgresStore,
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -595,7 +595,7 @@ async def test_a_unit_whose_backend_is_killed_before_or_in_the_middle_runs_again
     assert sorted(filter(None, texts))[-2:] == ["first half", "second half"]
 
 
-async def test_a_connection_that_is_lost_while_it_commits_is_not_tried_again(
+async def test_a_connection_lost_during_a_commit_is_not_retried(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The unit may have been saved, and saving it twice would be worse than an error."""
@@ -619,7 +619,7 @@ async def test_a_connection_that_is_lost_while_it_commits_is_not_tried_again(
     assert await store.read(lambda tx: agents.count(tx, Scope())) == 0
 
 
-async def test_a_server_that_goes_away_is_unavailable_after_some_tries(
+async def test_a_lost_server_is_unavailable_after_some_tries(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module.time, "sleep", lambda _seconds: None)
@@ -667,7 +667,7 @@ async def test_the_pool_is_bounded_and_callers_wait(tmp_path: Path) -> None:
 # --- values ---
 
 
-async def test_what_cannot_be_stored_is_refused_in_a_sentence(store: PostgresStore) -> None:
+async def test_values_that_cannot_be_stored_are_refused_as_invalid(store: PostgresStore) -> None:
     long = "".join(new_id("x") for _ in range(200))
     agent = make.agent()
     cases: list[tuple[Agent, list[str]]] = [
@@ -683,7 +683,7 @@ async def test_what_cannot_be_stored_is_refused_in_a_sentence(store: PostgresSto
     assert await store.read(lambda tx: agents.count(tx, Scope())) == 0
 
 
-async def test_an_error_quotes_nothing_that_was_said(
+async def test_an_error_quotes_no_stored_values(
     store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = await make.stored_agent(store, tags=["private words"])
@@ -708,7 +708,7 @@ JSON = st.recursive(
 # --- opening ---
 
 
-def test_without_psycopg_a_sentence_says_what_to_install(
+def test_without_psycopg_an_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "ricordo.storage.engine.postgres")
@@ -720,7 +720,7 @@ def test_without_psycopg_a_sentence_says_what_to_install(
 
 # In the suite tests/test_package.py starts a server without any package for PostgreSQL.
 @pytest.mark.soak
-def test_a_start_on_sqlite_imports_nothing_of_postgresql(tmp_path: Path) -> None:
+def test_a_start_on_sqlite_imports_nothing_for_postgresql(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\nfrom ricordo.app import create_app\nfrom ricordo.settings import "
         "Settings\nfrom ricordo.storage.engine.database import open_store\n"
@@ -733,7 +733,7 @@ def test_a_start_on_sqlite_imports_nothing_of_postgresql(tmp_path: Path) -> None
     assert done.stdout.strip() == "[]"
 
 
-def test_a_look_tells_what_the_database_is_and_changes_nothing(
+def test_a_check_reports_the_state_of_the_database_and_changes_nothing(
     empty_database: str, tmp_path: Path
 ) -> None:
     migrated = Settings(data_dir=tmp_path, database_url=server().shared_database())
@@ -755,7 +755,7 @@ def test_a_look_tells_what_the_database_is_and_changes_nothing(
     assert "s3cret" not in gone.reason
 
 
-async def test_full_durability_waits_for_the_disk(tmp_path: Path) -> None:
+async def test_full_durability_turns_synchronous_commit_on(tmp_path: Path) -> None:
     found = []
     for durability in ("normal", "full"):
         store = open_postgres(
@@ -766,7 +766,7 @@ async def test_full_durability_waits_for_the_disk(tmp_path: Path) -> None:
     assert found == ["off", "on"]  # the tests' server is set to off
 
 
-def test_a_pooler_that_parts_sessions_by_transactions_is_refused_with_what_to_set(
+def test_a_pooler_in_transaction_mode_is_refused_with_what_to_set(
     empty_database: str, tmp_path: Path
 ) -> None:
     with transaction_pooler(str(server().folder)) as port:

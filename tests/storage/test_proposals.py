@@ -78,7 +78,7 @@ async def test_a_proposal_reads_back_as_it_was_written(store: SqliteStore, scope
         await store.write(lambda tx: proposals.lock(tx, elsewhere, one.id))
 
 
-async def test_a_proposal_made_from_a_text_that_no_version_has_reads_back_too(
+async def test_a_proposal_based_on_a_text_without_a_version_reads_back_too(
     store: SqliteStore, scope: Scope
 ) -> None:
     one = proposal("gin", base=b"1" * 20, base_value="Never stored")
@@ -88,7 +88,7 @@ async def test_a_proposal_made_from_a_text_that_no_version_has_reads_back_too(
     )
 
 
-async def test_those_that_wait_are_counted_and_go_along_to_a_new_label(
+async def test_waiting_proposals_are_counted_and_follow_a_new_label(
     store: SqliteStore, scope: Scope
 ) -> None:
     done, stuck = proposal(status="rejected"), proposal(status="conflicted")
@@ -103,7 +103,7 @@ async def test_those_that_wait_are_counted_and_go_along_to_a_new_label(
     assert (await store.read(lambda tx: proposals.get(tx, scope, done.id))).label == "human"
 
 
-async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteStore) -> None:
+async def test_proposing_reads_no_more_rows_when_many_others_wait(store: SqliteStore) -> None:
     others = [
         proposal(f"rum {number}", author=Actor("agent", f"agent-{number}", ""))
         for number in range(20)
@@ -126,7 +126,7 @@ async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteSt
     assert paged == found[:-3:-1]
 
 
-async def test_a_rejection_is_told_once_by_whichever_conversation_with_the_user_comes_next(
+async def test_a_rejection_is_reported_once_in_the_users_next_conversation(
     store: SqliteStore,
 ) -> None:
     state = await make.stored_agent(store)
@@ -178,7 +178,7 @@ def plan_of(tx: Transaction, statement: sa.Select[Any], parameters: Mapping[str,
     return "\n".join(str(row[-1]) for row in tx.connection.execute(explained, given))
 
 
-async def test_waiting_proposals_are_found_without_the_decided_ones(
+async def test_waiting_proposals_are_found_by_an_index_without_decided_ones(
     store: SqliteStore, scope: Scope
 ) -> None:
     chain = await stored(store, proposal())

@@ -61,7 +61,7 @@ async def test_a_run_reads_back_as_it_was_opened_and_as_it_ended(
     assert await store.read(lambda tx: runs.get(tx, scope, run.id)) == done
 
 
-async def test_a_conversation_has_one_open_run(store: SqliteStore) -> None:
+async def test_a_conversation_has_at_most_one_open_run(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     run = await opened(store, make.run(agent))
     second = make.run(agent, lease_token="token-2")
@@ -73,7 +73,7 @@ async def test_a_conversation_has_one_open_run(store: SqliteStore) -> None:
     assert await store.read(runs.open_runs) == [second]
 
 
-async def test_two_conversations_of_an_agent_run_at_once(store: SqliteStore) -> None:
+async def test_two_conversations_of_an_agent_can_run_at_once(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     await store.write(
         lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-2"))
@@ -96,9 +96,7 @@ async def test_a_save_with_a_wrong_token_is_refused_and_changes_nothing(
     assert await store.read(lambda tx: runs.get(tx, scope, run.id)) == run
 
 
-async def test_a_run_that_was_cancelled_can_be_saved_no_more(
-    store: SqliteStore, scope: Scope
-) -> None:
+async def test_a_cancelled_run_can_no_longer_be_saved(store: SqliteStore, scope: Scope) -> None:
     run = await opened(store)
     cancelled = replace(
         run, status="cancelled", stop_reason="cancelled", ended_at=START + 9, lease_token=None
@@ -136,7 +134,7 @@ async def test_another_organizations_run_and_step_are_not_found(store: SqliteSto
     assert await store.read(lambda tx: runs.page_of_steps(tx, ELSEWHERE, Page())) == []
 
 
-async def test_steps_of_all_agents_are_read_from_the_newest_on_without_sorting_them_all(
+async def test_steps_of_all_agents_are_read_newest_first_without_sorting(
     store: SqliteStore, scope: Scope
 ) -> None:
     run = await opened(store)
@@ -160,7 +158,7 @@ async def store_traces(store: SqliteStore, new: list[Trace]) -> None:
     await store.write(lambda tx: runs.insert_trace(tx, *new))
 
 
-async def test_a_trace_reads_back_by_step_and_by_run_in_its_own_organisation(
+async def test_a_trace_is_read_by_step_and_by_run_only_in_its_organization(
     store: SqliteStore, scope: Scope
 ) -> None:
     run = await opened(store)
@@ -174,7 +172,7 @@ async def test_a_trace_reads_back_by_step_and_by_run_in_its_own_organisation(
     assert await store.read(lambda tx: runs.traces_of_run(tx, elsewhere, run.id, 9)) == []
 
 
-async def test_old_traces_and_those_beyond_the_number_go_in_portions(
+async def test_old_and_surplus_traces_are_deleted_in_portions(
     store: SqliteStore, scope: Scope
 ) -> None:
     run = await opened(store)
@@ -206,7 +204,7 @@ async def streamed_run(store: SqliteStore, *events: str, ended_at: int | None = 
     return run
 
 
-async def test_a_number_is_given_once_and_a_batch_is_stored_whole_or_not_at_all(
+async def test_an_event_number_is_used_once_and_a_batch_is_stored_completely_or_not(
     store: SqliteStore,
 ) -> None:
     run = await streamed_run(store, "one", "two")

@@ -108,7 +108,7 @@ def test_an_agent_of_an_older_database_remembers_and_answers(old: Path) -> None:
         assert "I keep bees." in str(window)
 
 
-def test_each_column_of_each_table_says_what_erasure_does_with_it() -> None:
+def test_every_column_says_what_erasure_does_with_it() -> None:
     silent = [
         str(column)
         for table in metadata.tables.values()
@@ -130,7 +130,7 @@ def test_each_column_of_each_table_says_what_erasure_does_with_it() -> None:
 UUID = "0a1b2c3d-4e5f-4071-8293-a4b5c6d7e8f9"
 
 
-def test_an_id_of_ours_takes_seventeen_bytes_and_one_of_another_form_stays_as_it_is() -> None:
+def test_a_valid_id_is_packed_into_seventeen_bytes_and_any_other_text_is_kept() -> None:
     packed = PackedId("run").pack(id := new_id("run"))
     assert (len(packed or b""), PackedId("run").unpack(packed)) == (17, id)
     others = [
@@ -223,7 +223,7 @@ def test_the_first_schemas_are_refused_with_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", EARLY_TABLES)
-def test_a_schema_with_tables_of_before_its_first_migration_is_refused(
+def test_a_schema_with_tables_older_than_the_first_migration_is_refused(
     old: Path, change: str
 ) -> None:
     with closing(sqlite3.connect(old)) as connection, connection:

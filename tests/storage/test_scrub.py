@@ -13,7 +13,7 @@ from tests.support import postgres
 from tests.support.canaries import CANARY, in_files, in_heap
 
 
-async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
+async def test_deleted_text_stays_in_the_files_until_they_are_scrubbed(
     store: SqliteStore, tmp_path: Path, database: str
 ) -> None:
     agent = (await make.stored_agent(store)).agent
@@ -37,7 +37,7 @@ async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
     )
 
 
-async def test_a_table_that_is_too_large_is_left_and_named(
+async def test_a_too_large_table_is_skipped_and_named(
     store: SqliteStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scrub, "MOST_REWRITTEN", 0)
@@ -46,7 +46,9 @@ async def test_a_table_that_is_too_large_is_left_and_named(
     assert len(named) == (1 if database == "postgresql" else 0)
 
 
-async def test_a_scrub_leaves_connections_as_they_were(store: SqliteStore, database: str) -> None:
+async def test_a_scrub_restores_the_settings_of_connections(
+    store: SqliteStore, database: str
+) -> None:
     await scrub.scrub(store, [])
     statement = "PRAGMA temp_store" if database == "sqlite" else "SHOW lock_timeout"
 
@@ -56,7 +58,7 @@ async def test_a_scrub_leaves_connections_as_they_were(store: SqliteStore, datab
     assert await store.write(setting) == (2 if database == "sqlite" else "10s")
 
 
-async def test_a_copy_tells_whether_it_names_a_user(
+async def test_a_database_copy_can_be_checked_for_a_user(
     store: SqliteStore, tmp_path: Path, database: str
 ) -> None:
     if database != "sqlite":

@@ -34,7 +34,7 @@ def invite(tx: Transaction, secret: Secret, *people: Person) -> list[service.New
     return service.invite(tx, Scope(), secret, people, DAY)
 
 
-async def test_two_who_use_one_link_at_once_open_one_session(
+async def test_two_concurrent_uses_of_one_link_open_one_session(
     store: SqlStore, secret: Secret
 ) -> None:
     ada = Person("Ada", "ada@example.org")
@@ -52,7 +52,7 @@ async def test_two_who_use_one_link_at_once_open_one_session(
         await store.read(lambda tx: service.open_link(tx, "wrong\0", "invitation"))
 
 
-async def test_a_name_alone_is_the_same_person_until_somebody_signed_in(
+async def test_a_name_without_an_address_means_the_same_user_until_the_first_sign_in(
     store: SqlStore, secret: Secret
 ) -> None:
     anna = Person("Anna")
@@ -71,7 +71,7 @@ async def test_a_name_alone_is_the_same_person_until_somebody_signed_in(
     assert len(shown) == 3
 
 
-async def test_logins_are_found_by_address_and_are_few(
+async def test_logins_are_found_by_address_and_limited_in_number(
     store: SqlStore, clock: ManualClock, secret: Secret
 ) -> None:
     agent = {"id": new_id("agent"), "name": "coach", "metadata": {"course": "essays"}}
@@ -114,6 +114,7 @@ async def test_logins_are_found_by_address_and_are_few(
     assert (link.role, link.user_id) == ("developer", user_id)
     await store.write(lambda tx: queries.note_mail(tx, links[1], "The server refuses it."))
     clock.advance(60 * 24 * 3600)
-    await store.write(lambda tx: invite(tx, secret, Person("Bob")))  # which deletes old logins
+    # A new invitation deletes old logins.
+    await store.write(lambda tx: invite(tx, secret, Person("Bob")))
     assert await store.read(lambda tx: queries.by_id(tx, links[1])) is None
     await store.write(lambda tx: queries.revoke_all_of(tx, user_id))

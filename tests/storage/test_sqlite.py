@@ -33,14 +33,14 @@ def count_messages(tx: Transaction) -> int:
     return int(tx.all(select(func.count()).select_from(messages_table))[0][0])
 
 
-async def test_a_foreign_key_is_enforced(store: SqliteStore) -> None:
+async def test_foreign_keys_are_enforced(store: SqliteStore) -> None:
     orphan = make.message(make.agent())
     with pytest.raises(Exception, match="FOREIGN KEY"):
         await store.write(lambda tx: insert_messages(tx, [orphan]))
     assert await store.read(count_messages) == 0
 
 
-async def test_a_write_that_reads_first_never_loses_another_writers_update(
+async def test_concurrent_read_modify_writes_lose_no_update(
     store: SqliteStore, scope: Scope
 ) -> None:
     (block,) = await make.stored_blocks(store, make.block(value="0"))
@@ -57,7 +57,7 @@ async def test_a_write_that_reads_first_never_loses_another_writers_update(
     assert (after.value, after.version) == ("50", 51)
 
 
-async def test_a_write_keeps_other_programs_from_writing_from_its_start(
+async def test_a_write_locks_out_other_programs_from_its_start(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     """If another program could write first, a unit that reads could fail at its first write."""
@@ -85,7 +85,7 @@ async def test_a_second_server_on_the_folder_is_refused(store: SqliteStore, tmp_
     assert await store.read(count_messages) == 0
 
 
-async def test_a_closed_folder_can_be_opened_again_and_holds_what_was_written(
+async def test_a_closed_folder_can_be_opened_again_with_its_data(
     tmp_path: Path, scope: Scope
 ) -> None:
     path = tmp_path / "What? #1 100% 名前 ';" / "ricordo.db"
@@ -99,7 +99,7 @@ async def test_a_closed_folder_can_be_opened_again_and_holds_what_was_written(
 
 
 @on_posix
-async def test_nobody_else_can_read_the_folder_or_the_files(tmp_path: Path) -> None:
+async def test_the_folder_and_files_are_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "ricordo.db"
     store = open_sqlite(path)
     await make.stored_agent(store)
@@ -110,16 +110,16 @@ async def test_nobody_else_can_read_the_folder_or_the_files(tmp_path: Path) -> N
     assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
 
 
-def test_a_folder_that_cannot_be_made_is_a_clear_refusal(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused_with_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Unavailable, match=r"cannot be made.*Choose another RICORDO_DATA_DIR"):
         open_sqlite(tmp_path / "file" / "data" / "ricordo.db")
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "ricordo.db"
     path.write_bytes(b"Dear diary, " * 500)
-    for _ in range(2):  # the second time shows that the lock was let go
+    for _ in range(2):  # the second time shows that the lock was released
         with pytest.raises(Unavailable, match=r"ricordo\.db cannot be opened"):
             open_sqlite(path)
     assert path.read_bytes() == b"Dear diary, " * 500
@@ -179,7 +179,7 @@ def write_until_killed(path: Path, *arguments: str, after: int) -> list[str]:
     return [one for one in acknowledged if len(one) == len(new_id("message"))]
 
 
-async def test_what_was_acknowledged_survives_a_kill_of_the_process(
+async def test_acknowledged_writes_survive_a_kill_of_the_process(
     tmp_path: Path, scope: Scope
 ) -> None:
     path = tmp_path / "ricordo.db"
@@ -199,7 +199,7 @@ async def test_what_was_acknowledged_survives_a_kill_of_the_process(
     assert sound == "ok"
 
 
-async def test_a_full_disk_is_told_as_what_it_is_and_changes_nothing(store: SqliteStore) -> None:
+async def test_a_full_disk_is_a_clear_error_and_changes_nothing(store: SqliteStore) -> None:
     """SQLite's limit on pages simulates a full disk."""
     before = await store.read(lambda tx: tx.all(text("SELECT count(*) FROM organizations"))[0][0])
     await store.write(lambda tx: tx.all(text("PRAGMA max_page_count = 1")))
@@ -217,7 +217,7 @@ async def test_a_full_disk_is_told_as_what_it_is_and_changes_nothing(store: Sqli
     )
 
 
-async def test_what_a_server_wrote_is_read_while_it_runs_and_cannot_be_written(
+async def test_another_process_can_read_but_not_write_while_a_server_runs(
     tmp_path: Path,
 ) -> None:
     server = open_sqlite(tmp_path / "ricordo.db")
@@ -233,7 +233,7 @@ async def test_what_a_server_wrote_is_read_while_it_runs_and_cannot_be_written(
     await server.close()
 
 
-async def test_nothing_is_made_where_nothing_is_and_another_schema_is_not_read(
+async def test_reading_creates_no_database_and_refuses_another_schema(
     tmp_path: Path,
 ) -> None:
     with (

@@ -81,7 +81,7 @@ async def tables(store: PostgresStore) -> AsyncIterator[None]:
 
 
 @pytest.mark.usefixtures("tables")
-async def test_rows_stored_together_are_those_stored_one_by_one_in_their_order(
+async def test_rows_stored_together_equal_rows_stored_one_by_one(
     store: PostgresStore,
 ) -> None:
     def read(tx: Transaction) -> list[dict[str, Any]]:
@@ -113,12 +113,12 @@ async def test_rows_stored_together_are_those_stored_one_by_one_in_their_order(
             {name: number if name == "seq" else row[name] for name in things.c.keys()}  # noqa: SIM118 - no mapping
             for number, row in enumerate(rows)
         ]
-        # True is no 1, and JSON keeps the order of its keys.
+        # True differs from 1, and JSON keeps the order of its keys.
         assert repr(alone) == repr(together) == repr(wanted)
 
 
 @pytest.mark.usefixtures("tables")
-async def test_one_statement_stores_many_rows_and_the_database_numbers_them_in_their_order(
+async def test_one_statement_stores_many_rows_numbered_in_order(
     store: PostgresStore,
 ) -> None:
     rows = [{"name": f"row {number % 7}", "number": number} for number in range(700)]
@@ -132,7 +132,7 @@ async def test_one_statement_stores_many_rows_and_the_database_numbers_them_in_t
 
 
 @pytest.mark.usefixtures("tables")
-async def test_what_cannot_be_stored_is_refused_in_our_words_and_nothing_is_kept(
+async def test_values_that_cannot_be_stored_are_refused_and_no_row_is_kept(
     store: PostgresStore,
 ) -> None:
     for bad in (
@@ -148,7 +148,7 @@ async def test_what_cannot_be_stored_is_refused_in_our_words_and_nothing_is_kept
 
 
 @pytest.mark.usefixtures("tables")
-async def test_a_column_of_another_kind_is_stored_row_by_row(store: PostgresStore) -> None:
+async def test_rows_with_a_column_of_another_type_are_stored(store: PostgresStore) -> None:
     with count_statements(store) as counted:
         await store.write(lambda tx: tx.run(insert(prices), [{"price": 1}, {"price": 2}]))
     assert len(counted.statements) == 1

@@ -49,7 +49,7 @@ async def test_a_unit_that_raises_leaves_nothing_and_a_read_cannot_write(
     assert await store.read(lambda tx: (agents.count(tx, scope), make.tags_in_use(tx))) == (1, [])
 
 
-async def test_a_read_sees_one_moment_while_others_write(store: SqlStore) -> None:
+async def test_a_read_sees_one_snapshot_while_others_write(store: SqlStore) -> None:
     agent = (await make.stored_agent(store)).agent
     loop = asyncio.get_running_loop()
 
@@ -64,7 +64,7 @@ async def test_a_read_sees_one_moment_while_others_write(store: SqlStore) -> Non
     assert await store.read(count_messages) == 2
 
 
-async def test_close_waits_for_units_that_run(database: str, tmp_path: Path) -> None:
+async def test_close_waits_for_running_units(database: str, tmp_path: Path) -> None:
     url = server().new_database() if database == "postgresql" else ""
 
     def opened() -> SqliteStore | PostgresStore:

@@ -41,7 +41,9 @@ def left(data: Path, kind: str, place: Path | None = None) -> Path:
     return folder.path
 
 
-def test_folders_of_killed_processes_go_and_those_of_running_ones_stay(tmp_path: Path) -> None:
+def test_folders_of_killed_processes_are_removed_and_those_of_running_ones_stay(
+    tmp_path: Path,
+) -> None:
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     elsewhere.mkdir()
     data.mkdir()
@@ -57,7 +59,7 @@ def test_folders_of_killed_processes_go_and_those_of_running_ones_stay(tmp_path:
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_note_about_a_disk_that_is_away_waits_for_it(tmp_path: Path) -> None:
+def test_a_folder_on_a_missing_disk_is_removed_when_the_disk_returns(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     (tmp_path / "data").mkdir()
@@ -68,7 +70,7 @@ def test_a_note_about_a_disk_that_is_away_waits_for_it(tmp_path: Path) -> None:
     assert sweep(tmp_path / "data").removed == [path]
 
 
-def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+def test_unknown_files_and_folders_stay(tmp_path: Path) -> None:
     own = tmp_path / "data" / FOLDER
     own.mkdir(parents=True)
     others = [
@@ -105,7 +107,7 @@ OLDER = (
 @pytest.mark.parametrize(
     "name", ["ricordo.db", "ricordo-20261126T101010-ab12.db", "mine.db", "über uns.db"]
 )
-def test_what_older_versions_left_goes_unless_its_owner_lives(
+def test_files_left_by_older_versions_are_removed_unless_in_use(
     name: str, folder: str, tmp_path: Path
 ) -> None:
     place = tmp_path / "data" / folder
@@ -120,7 +122,7 @@ def test_what_older_versions_left_goes_unless_its_owner_lives(
     assert list(place.iterdir()) == []
 
 
-def test_logs_of_backups_that_are_gone_go_and_builds_and_sandboxes_of_older_versions(
+def test_leftover_logs_builds_and_sandboxes_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
@@ -145,7 +147,7 @@ def test_logs_of_backups_that_are_gone_go_and_builds_and_sandboxes_of_older_vers
     assert [name for name in (*gone, *kept) if (tmp_path / name).exists()] == kept
 
 
-def test_a_file_gets_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_appears_at_its_place_complete_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "target.db"
     with file_for(tmp_path / "data", target) as part:
         part.write_text("whole")
@@ -158,7 +160,7 @@ def test_a_file_gets_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"data", "target.db"}
 
 
-def test_a_file_on_another_disk_is_made_there_and_noted(
+def test_a_file_for_another_disk_is_written_there_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "disk" / "target.db"
@@ -190,7 +192,7 @@ def test_a_folder_of_any_depth_is_removed_and_links_are_not_followed(
     assert [path.name for path in tmp_path.iterdir()] == ["others"]
 
 
-def test_a_sandbox_makes_no_data_folder(tmp_path: Path) -> None:
+def test_a_sandbox_creates_no_data_folder(tmp_path: Path) -> None:
     folder = open_work_folder(tmp_path / "data", SANDBOX, location=tmp_path, mode=0o711)
     assert folder.path.stat().st_mode & 0o777 == 0o711
     folder.close()

@@ -73,7 +73,7 @@ class AttackedServer:
         return await self.http.post(f"/v1/agents/{agent}/messages", json={"input": text})
 
     async def answers(self, *answers: str | Answer) -> httpx2.Response:
-        """Return the answer to a new agent's user if the model answers this."""
+        """Let the model answer a new agent with this; return the response to the user."""
         agent = await self.agent()
         self.model.clear()
         self.model.push(

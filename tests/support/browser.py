@@ -162,7 +162,7 @@ def moving_picture(frames: Sequence[bytes], seconds: float, path: Path) -> None:
     header = next(data for kind, data in parts[0] if kind == b"IHDR")
     assert all(
         next(data for kind, data in frame if kind == b"IHDR") == header for frame in parts
-    ), "frames differ in size"
+    ), "frames have different sizes"
     size, number = header[:8], 0
     written = [
         b"\x89PNG\r\n\x1a\n",

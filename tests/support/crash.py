@@ -295,7 +295,7 @@ class _Campaign:
                     await asyncio.sleep(luck.uniform(0.02, 0.1))
                     outcome = await self._attempt(one, plan)
             if outcome == "broken" and self.is_alone and luck.random() < 0.4:
-                self.late.append((one, plan))  # Some return only after the end.
+                self.late.append((one, plan))  # Some senders repeat only after the campaign.
                 continue
             if outcome in _REPEATED:
                 settling = asyncio.create_task(self._settle(one, plan))

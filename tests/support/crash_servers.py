@@ -48,7 +48,7 @@ _LONGEST = 0.25  # seconds from a request to its kill
 
 
 class CrashPlugin:
-    """Brings the campaigns' tools, a job that logs its runs, and a route to add such jobs."""
+    """A plugin with the campaigns' tools, a job that logs its runs, and a route to add jobs."""
 
     def tools(self) -> Sequence[ServerTool]:
         return (ServerTool(ring_bell, "custom", acts_outside=True), *TOOLS)

@@ -27,7 +27,7 @@ class ForkedChild:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._descriptor: int | None = None
-        with contextlib.suppress(ProcessLookupError):  # it has ended already
+        with contextlib.suppress(ProcessLookupError):  # the process has already ended
             self._descriptor = os.pidfd_open(pid)
 
     def kill(self) -> None:

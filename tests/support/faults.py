@@ -307,7 +307,7 @@ class _Campaign:
     async def _settle(self, subject: Subject) -> None:
         """Wait until nothing runs.
 
-        A run that could not even be closed waits for its lease to run out.
+        If a run could not be closed, its lease has to expire first.
         """
         deadline = time.monotonic() + LIMIT
         while self.world.runtime.live:
@@ -353,7 +353,7 @@ class _Campaign:
     async def _require_an_answer(self, subject: Subject) -> None:
         """Check that the next message is answered.
 
-        If the machine was too slow for the short time-out, the one after it must be.
+        If the machine was too slow for the short time-out, another message must be answered.
         """
         for _ in range(_TRIES):
             subject.told.refused = None

@@ -36,8 +36,8 @@ MALFORMED = tuple(
     "broken_arguments list_arguments unknown_tool no_id same_ids old_id long_ids many_calls "
     "as_text length filter".split()
 )
-# Refusals that do not name their cause. After such a refusal the same call may try a guess in a
-# simpler form, but the next call must not.
+# Some refusals do not name their cause. After such a refusal the adapter guesses, and repeats the
+# call in a simpler form. The next call must not have that form.
 _WORDLESS = frozenset({"400", "500", "huge_error"})
 _GUESSED = frozenset({"an empty text of the assistant", "there is no system prompt"})
 _SPOKEN = re.compile(r"(say-[a-z0-9]+-\d+)(?: ([a-z_+/]+))?")

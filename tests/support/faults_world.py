@@ -52,7 +52,7 @@ class Life:
     def task(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any
     ) -> asyncio.Task[Any]:
-        """Make a task of this process; the server that it talks to is not part of it."""
+        """Make a task of this process. The task of the model server belongs to no process."""
         if "_send_slowly" in getattr(coroutine, "__qualname__", ""):
             return asyncio.Task(coroutine, loop=loop, **named)
         made: asyncio.Task[Any] = asyncio.Task(_Mortal(self, coroutine), loop=loop, **named)

@@ -34,7 +34,8 @@ from tests.seams.people import OPERATOR, World, bearer, world_on
 
 # The number of requests to one world. After more requests little of the world would be left.
 ONE_WORLD = 1000
-_LAST = 0.9  # of these requests come before any that delete objects of other requests
+# The share of requests that come before any request that deletes objects of others.
+_LAST = 0.9
 HOSTILE: tuple[Any, ...] = (
     *(
         "",

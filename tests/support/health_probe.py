@@ -40,7 +40,7 @@ class HealthProbe:
         self._process = await asyncio.create_subprocess_exec(
             *command, cwd=ROOT, limit=1 << 24, **pipes
         )
-        await self._process.stdout.readline()  # it has begun
+        await self._process.stdout.readline()  # the process has started
         return self
 
     async def __aexit__(

@@ -210,7 +210,9 @@ def _warm_up(folder: Path, database: str | None) -> None:
         asyncio.run(write_each(folder, database))
     offload._THREADS.shutdown()  # a fork has no threads, so it would wait for them forever
     offload._THREADS = ThreadPoolExecutor(2, "offload")
-    assert threading.active_count() == 1, f"no process may be forked beside {threading.enumerate()}"
+    assert threading.active_count() == 1, (
+        f"fork only without other threads: {threading.enumerate()}"
+    )
     gc.collect()
     gc.freeze()  # so that forks do not copy unchanged memory
 

@@ -234,7 +234,7 @@ async def _shrunk(scene: Scene) -> list[int]:
     window = (await scene.stage.thread(await _find_another(scene))).window
     history = await scene.stage.history(await _find_another(scene))
     said = {message.id for message in history if message.otid == scene.mark}
-    assert len(said) == 1, "what left the window is in the history"
+    assert len(said) == 1, "a message that left the window is in the history"
     return [int(not said & set(window))]
 
 
@@ -296,7 +296,7 @@ async def _imported(scene: Scene) -> list[int]:
         first=f"{scene.mark}-1",
         second=f"{scene.mark}-2",
     )
-    assert row[0] % 2 == 0, "an import is whole or not there"
+    assert row[0] % 2 == 0, "an import is complete or absent"
     return [row[0] // 2]
 
 

@@ -1,10 +1,9 @@
 """A scripted model server on loopback, with real HTTP.
 
-OpenAI's chat completions and embeddings, and Anthropic's messages.
-
-In a test: `async with ModelServer() as server:` then `server.push(...)`, `server.url`,
-`server.requests`. Alone, for benches: `python -m tests.support.model_server --port 0` prints its
-port and answers "ok" to everything.
+It speaks OpenAI's chat completions and embeddings, and Anthropic's messages. In a test: `async with
+ModelServer() as server:` then `server.push(...)`, `server.url`, `server.requests`. Alone, for
+benches: `python -m tests.support.model_server --port 0` prints its port and answers "ok" to
+everything.
 """
 
 import argparse

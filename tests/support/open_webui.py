@@ -115,7 +115,7 @@ class FakeOpenWebUI:
     def user_notes(self) -> dict[str, str]:
         """Return the Markdown of all notes by title, except the note with pending proposals."""
         assert len({note["title"] for note in self.notes.values()}) == len(self.notes), (
-            "a note is there twice"
+            "two notes have the same title"
         )
         texts = {note["title"]: note["data"]["content"]["md"] for note in self.notes.values()}
         return {title: text for title, text in texts.items() if title != "Waiting for you"}

@@ -57,7 +57,7 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "services for vectors": ("tests/features/vector_services/", "tests/search/test_pgvector.py"),
     "parsers of files": ("tests/features/files/folders/",),
 }
-# The other modules that take seconds, by prefixes of their paths: the longest first.
+# The other modules that take seconds, as prefixes of their paths, the longest first.
 LONG = (
     "tests/test_package.py",
     "tests/campaigns/",

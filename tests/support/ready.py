@@ -36,7 +36,7 @@ class Helper:
     """
 
     def __init__(self) -> None:
-        from tempfile import TemporaryDirectory  # slow, and `_ask` does not need it
+        from tempfile import TemporaryDirectory  # a slow import that `_ask` does not need
 
         # The path of a socket may have about a hundred characters.
         self._folder = TemporaryDirectory(prefix="ricordo-")
@@ -76,7 +76,7 @@ class Helper:
         self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], said: str = ""
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end, with this standard input."""
-        import subprocess  # slow, and `_ask` does not need it
+        import subprocess  # a slow import that `_ask` does not need
         from tempfile import TemporaryFile
 
         with (

@@ -99,7 +99,7 @@ class RealOpenWebUI:
         """Wait until `find` returns a value, and return it."""
         limit = time.monotonic() + PATIENCE
         while not (found := find()):
-            assert time.monotonic() < limit, f"This takes too long: {tell()}"
+            assert time.monotonic() < limit, f"Timed out: {tell()}"
             time.sleep(0.2)
         return found
 

@@ -102,7 +102,7 @@ class SyncedMemory:
         return list(await self.do(lambda tx, owned: proposals.waiting(tx, owned.chain.id)))
 
     async def add(self, access: Access | None = None, user: str | None = None) -> Remote:
-        """Add a remote; the first one is the memory's."""
+        """Add a remote; the first one becomes the attribute `remote`."""
         name = user or self.user
         made = await service.add(
             self.store, self.settings, Scope(), name, self.kind, access or self.access

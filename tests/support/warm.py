@@ -60,7 +60,9 @@ def _live_once(folder: Path) -> None:
     # A fork would wait for these threads, which exist only in this process.
     offload._THREADS.shutdown()
     offload._THREADS = ThreadPoolExecutor(2, "offload")
-    assert threading.active_count() == 1, f"no process may be forked beside {threading.enumerate()}"
+    assert threading.active_count() == 1, (
+        f"fork only without other threads: {threading.enumerate()}"
+    )
 
 
 def _modules_of_a_server(features: Iterable[str]) -> Iterator[str]:

@@ -62,7 +62,7 @@ def _tree(pattern: re.Pattern[Any]) -> Any:
 
 
 def _fed(nodes: Sequence[tuple[Any, Any]], before: str) -> Iterator[tuple[str, str]]:
-    """Yield each repetition's fills, with what stands before it."""
+    """Yield each repetition's fills, with the pattern's text before the repetition."""
     for kind, given in nodes:
         if kind in _REPEATS:
             _, most, inner = given

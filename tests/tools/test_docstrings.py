@@ -56,7 +56,7 @@ def test_each_parameter_has_its_description(style: str) -> None:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_line_that_is_not_understood_stays_in_the_description(style: str) -> None:
+def test_an_unknown_line_stays_in_the_description(style: str) -> None:
     odd = [
         "Note: it is slow.",
         "See also: the other one.",
@@ -72,7 +72,7 @@ def test_a_line_that_is_not_understood_stays_in_the_description(style: str) -> N
         assert all(part.strip() in f"{description} {words}" for part in line.split("\n"))
 
 
-def test_what_a_type_says_beyond_the_type_is_kept() -> None:
+def test_details_in_a_parameters_type_are_kept() -> None:
     description, words = tool(
         f"{SUMMARY}\n\nArgs:\n    title (one of 'fast', 'deep' or 'none at all'): How.\n"
         "    kind: Gone by now.\n    ref: Where\n        to look.\n"

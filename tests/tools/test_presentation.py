@@ -67,7 +67,7 @@ def loads(part: ToolCallPart) -> Any:
 # --- how tools are offered ---
 
 
-def test_thoughts_come_first_and_the_heartbeat_last_and_both_are_required() -> None:
+def test_thoughts_come_first_and_heartbeat_last_and_both_are_required() -> None:
     search = tool()
     parameters = schema_for(search, BOTH, is_terminal=False).parameters
     assert list(parameters["properties"]) == [THINKING, "query", "limit", HEARTBEAT]
@@ -84,7 +84,7 @@ def test_a_terminal_tool_gets_thoughts_but_no_heartbeat() -> None:
     assert schema_for(bare, BEATS, is_terminal=False).parameters["required"] == [HEARTBEAT]
 
 
-def test_a_tools_own_argument_of_that_name_stays_its_own() -> None:
+def test_a_tools_own_argument_of_that_name_is_kept() -> None:
     own = tool("ponder", (), thinking={"type": "integer"}, request_heartbeat={"type": "integer"})
     assert schema_for(own, BOTH, is_terminal=False).parameters == own.parameters
     taken = parse_call(call({THINKING: 3, HEARTBEAT: 1}, "ponder"), BOTH, own)
@@ -92,7 +92,7 @@ def test_a_tools_own_argument_of_that_name_stays_its_own() -> None:
     assert taken.arguments == taken.call.arguments == '{"thinking":3,"request_heartbeat":1}'
 
 
-def test_what_is_said_takes_the_schema_of_the_response_format() -> None:
+def test_the_message_argument_gets_the_schema_of_the_response_format() -> None:
     schema = {
         "type": "object",
         "properties": {"mood": {"$ref": "#/$defs/Mood"}, "then": {"$ref": "#"}},
@@ -123,7 +123,7 @@ def test_what_is_said_takes_the_schema_of_the_response_format() -> None:
 # --- how calls are read back ---
 
 
-def test_thoughts_and_heartbeat_are_taken_out_of_a_call() -> None:
+def test_thoughts_and_heartbeat_are_removed_from_the_arguments() -> None:
     taken = parse_call(call({THINKING: "Tea?", "query": "tea", HEARTBEAT: True}), BOTH)
     assert (taken.thoughts, taken.wants_heartbeat) == ("Tea?", True)
     assert loads(taken.call) == {"query": "tea", HEARTBEAT: True}
@@ -132,7 +132,7 @@ def test_thoughts_and_heartbeat_are_taken_out_of_a_call() -> None:
     assert parse_call(call({THINKING: None}), THINKS).thoughts == ""
 
 
-def test_many_ways_of_saying_yes_are_understood() -> None:
+def test_many_forms_of_true_are_accepted_as_a_heartbeat_request() -> None:
     for value in (True, 1, 1.0, "true", "True ", "YES", "1", "on"):
         assert parse_call(call({HEARTBEAT: value}), BEATS).wants_heartbeat, value
     for value in (False, 0, 2, None, "false", "no", "", [], {}):
@@ -145,7 +145,7 @@ def test_many_ways_of_saying_yes_are_understood() -> None:
         ['{"thinking": "x"', "[1]", "null", '"text"', '{"a":' + "[" * 300 + "]" * 300 + "}"]
     )
 )
-def test_arguments_that_are_no_object_come_back_untouched(text: str) -> None:
+def test_arguments_that_are_no_object_are_unchanged(text: str) -> None:
     for how in (PLAIN, BEATS, THINKS, BOTH):
         taken = parse_call(call(text), how)
         with_thoughts([assistant(ReasoningPart("x", native=False), taken.call)])
@@ -154,9 +154,7 @@ def test_arguments_that_are_no_object_come_back_untouched(text: str) -> None:
             assert (taken.thoughts, taken.wants_heartbeat) == ("", False)
 
 
-def test_without_the_style_arguments_stay_to_the_byte_unless_the_schema_tells_they_are_unknown() -> (
-    None
-):
+def test_without_the_style_only_unknown_arguments_are_removed() -> None:
     written = '{ "query": "tea",  "thinking": "x", "request_heartbeat": true }'
     assert parse_call(call(written), PLAIN).arguments == written
     imitated = parse_call(call(written), PLAIN, tool())
@@ -168,7 +166,7 @@ def test_without_the_style_arguments_stay_to_the_byte_unless_the_schema_tells_th
     assert parse_call(call('{ "query": 1.10 }'), BOTH).call.arguments == '{ "query": 1.10 }'
 
 
-def test_structured_words_reach_the_tool_as_text_and_stay_structured_in_what_is_stored() -> None:
+def test_a_structured_message_reaches_the_tool_as_text_and_is_stored_structured() -> None:
     how = ToolPresentation(response_format={"type": "json_object"})
     said = call({"message": {"mood": "good"}}, "send_message")
     taken = parse_call(said, how)
@@ -180,7 +178,7 @@ def test_structured_words_reach_the_tool_as_text_and_stay_structured_in_what_is_
     )
 
 
-def test_thoughts_go_back_into_the_call_they_were_about() -> None:
+def test_thoughts_are_put_back_into_their_call() -> None:
     one, other = call({"query": "a"}), ToolCallPart("call-2", "search", '{"query":"b"}')
     before = assistant(
         ReasoningPart("native", signature="s"),
@@ -245,7 +243,7 @@ FITS: list[tuple[dict[str, Any], Any, bool]] = [
 ]
 
 
-def test_a_value_has_to_fit_its_schema() -> None:
+def test_a_fixed_value_must_fit_the_schema() -> None:
     for schema, value, fits in FITS:
         search = tool(query=schema)
         search.parameters["$defs"] = {"Mood": {"enum": ["good"]}, "Loop": {"$ref": "#/$defs/Loop"}}
@@ -257,7 +255,7 @@ def test_a_value_has_to_fit_its_schema() -> None:
         prefill(call({}), {"depth": 1}, tool())
 
 
-def test_a_tool_that_may_quote_takes_the_users_words_and_never_sees_them() -> None:
+def test_a_quote_is_offered_to_the_model_but_not_passed_to_the_tool() -> None:
     how = ToolPresentation(heartbeat=True, thinks_in_arguments=True, quoting=frozenset({"search"}))
     offered = schema_for(tool(), how, is_terminal=False)
     assert list(offered.parameters["properties"]) == [THINKING, "query", "limit", QUOTE, HEARTBEAT]
@@ -268,7 +266,7 @@ def test_a_tool_that_may_quote_takes_the_users_words_and_never_sees_them() -> No
     assert loads(taken.call) == {"query": "tea", "quote": "find tea"}
 
 
-def test_a_tool_that_changes_memory_takes_a_reasoning_and_never_sees_it() -> None:
+def test_a_reasoning_is_offered_to_the_model_but_not_passed_to_the_tool() -> None:
     how = ToolPresentation(reasoning=frozenset({"search"}), quoting=frozenset({"search"}))
     offered = schema_for(tool(), how, is_terminal=False)
     assert list(offered.parameters["properties"]) == ["query", "limit", QUOTE, REASONING]
@@ -288,7 +286,7 @@ def test_a_tool_that_changes_memory_takes_a_reasoning_and_never_sees_it() -> Non
     assert (taken.reasoning, loads(taken.call)) == ("", orjson.loads(taken.arguments))
 
 
-def test_a_quote_that_is_the_tools_own_or_that_nobody_asked_for_stays() -> None:
+def test_a_tools_own_or_unrequested_quote_stays_an_argument() -> None:
     quoting = ToolPresentation(quoting=frozenset({"search"}))
     own = tool(query={"type": "string"}, quote={"type": "integer"})
     assert schema_for(own, quoting, is_terminal=False).parameters == {**own.parameters}
@@ -324,7 +322,7 @@ OF_NULL: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("schema", "has_null"), OF_NULL)
-def test_null_stays_only_where_the_schema_has_it(schema: dict[str, Any], has_null: bool) -> None:
+def test_null_is_kept_only_if_the_schema_allows_it(schema: dict[str, Any], has_null: bool) -> None:
     arguments = {"query": "tea", "more": None, "unknown": None}
     parameters = {
         **{
@@ -349,6 +347,6 @@ def test_null_stays_only_where_the_schema_has_it(schema: dict[str, Any], has_nul
     }
 
 
-def test_arguments_without_null_are_not_touched() -> None:
+def test_arguments_without_null_are_unchanged() -> None:
     for arguments in ('{"query":  "null"}', "{broken null", "null", "[null]", ""):
         assert without_nulls(call(arguments), tool()).arguments == arguments

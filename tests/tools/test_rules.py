@@ -36,7 +36,7 @@ def names(book: Rulebook, *history: str, content: str = "Done.") -> tuple[str, .
 # --- what may be called ---
 
 
-def test_a_turn_begins_with_the_tools_that_run_first_and_then_all_are_free() -> None:
+def test_a_turn_begins_with_the_run_first_tools_and_then_allows_all() -> None:
     book = Rulebook(
         [rule("run_first", "search"), rule("run_first", "plan"), rule("run_first", "absent")], TOOLS
     )
@@ -53,14 +53,14 @@ def test_right_after_a_parent_only_its_children_may_be_called() -> None:
     assert names(book) == names(book, "search") == TOOLS
 
 
-def test_children_of_a_parent_rule_are_called_right_after_it_and_never_else() -> None:
+def test_children_of_a_parent_rule_are_allowed_only_right_after_it() -> None:
     book = Rulebook([parent("plan", "write", "check")], TOOLS)
     assert names(book) == names(book, "search") == ("plan", "search", "send_message")
     assert names(book, "plan") == ("write", "check")
     assert names(book, "plan", "write") == ("plan", "search", "send_message")
 
 
-def test_what_is_allowed_is_the_stated_intersection() -> None:
+def test_several_rules_allow_only_the_intersection() -> None:
     limit = rule("max_count_per_step", "search", max_count_limit=1)
     cases = {"yes": "write", "no": "check"}
     branch = rule("conditional", "plan", child_output_mapping=cases, default_child="search")
@@ -75,14 +75,14 @@ def test_what_is_allowed_is_the_stated_intersection() -> None:
             book.allowed(called(*dead, content="no" if len(dead) == 1 else "else"))
 
 
-def test_a_limit_counts_the_calls_of_this_turn_whatever_they_gave() -> None:
+def test_a_limit_counts_all_calls_of_the_turn_even_failed_ones() -> None:
     book = Rulebook([rule("max_count_per_step", "search", max_count_limit=2)], TOOLS)
     assert "search" in names(book, "search", "plan")
     assert "search" not in names(book, "search", "plan", "search")
     assert "search" not in book.allowed(called("search", "search", is_success=False)).names
 
 
-def test_the_output_of_a_tool_decides_what_comes_next() -> None:
+def test_a_conditional_rule_chooses_the_next_tool_by_the_result() -> None:
     cases = {
         "yes": "write",
         "true": "check",
@@ -109,7 +109,7 @@ def test_the_output_of_a_tool_decides_what_comes_next() -> None:
 # --- values that rules fill in ---
 
 
-def test_values_are_filled_in_for_the_first_tool_and_for_children() -> None:
+def test_arguments_are_prefilled_for_the_first_tool_and_for_children() -> None:
     node = {"name": "write", "args": {"path": "a.md"}}
     rules = [
         rule("run_first", "plan", args={"depth": 1}),
@@ -122,7 +122,7 @@ def test_values_are_filled_in_for_the_first_tool_and_for_children() -> None:
     assert book.allowed(called("plan", "write")).prefilled == {}
 
 
-def test_values_of_two_rules_are_merged_and_contradictions_refused() -> None:
+def test_prefilled_arguments_of_two_rules_are_merged_and_contradictions_refused() -> None:
     def filled(**arguments: Any) -> ToolRule:
         return rule("run_first", "plan", args=arguments)
 
@@ -142,7 +142,7 @@ def test_values_of_two_rules_are_merged_and_contradictions_refused() -> None:
 # --- how a turn ends ---
 
 
-def test_a_terminal_tool_ends_the_turn_only_when_it_succeeded() -> None:
+def test_a_terminal_tool_ends_the_turn_only_if_it_succeeded() -> None:
     book = Rulebook([rule("exit_loop", "send_message"), children("send_message", "plan")], TOOLS)
     good, bad = called("send_message"), called("send_message", is_success=False)
     assert book.terminal == {"send_message"}
@@ -152,7 +152,7 @@ def test_a_terminal_tool_ends_the_turn_only_when_it_succeeded() -> None:
     assert "send_message failed" in str(failed.reason)
 
 
-def test_no_turn_ends_before_what_is_required_succeeded() -> None:
+def test_no_turn_ends_before_the_required_tools_succeeded() -> None:
     book = Rulebook(
         [rule("exit_loop", "send_message"), rule("required_before_exit", "write")], TOOLS
     )
@@ -168,7 +168,7 @@ def test_no_turn_ends_before_what_is_required_succeeded() -> None:
     assert book.outcome(called("write"), spoke) == RuleOutcome(stops=True)
 
 
-def test_a_required_tool_that_failed_as_often_as_it_may_is_let_go() -> None:
+def test_a_required_tool_that_used_up_its_limit_is_no_longer_required() -> None:
     rules = [
         rule("required_before_exit", "write"),
         rule("max_count_per_step", "write", max_count_limit=1),
@@ -179,9 +179,7 @@ def test_a_required_tool_that_failed_as_often_as_it_may_is_let_go() -> None:
     assert book.outcome(failed, []) == RuleOutcome()
 
 
-def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_leaves_it_to_the_style() -> (
-    None
-):
+def test_the_turn_continues_after_a_continue_loop_tool_or_a_parent() -> None:
     book = Rulebook(
         [rule("continue_loop", "search"), children("plan", "write"), rule("run_first", "check")],
         TOOLS,
@@ -192,7 +190,7 @@ def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_le
     assert "beginning" in str(book.outcome([], []).reason)
 
 
-def test_approval_and_order_are_told_apart() -> None:
+def test_rules_about_approval_do_not_order_calls() -> None:
     calm = [
         rule("requires_approval", "write"),
         rule("exit_loop", "send_message"),
@@ -258,7 +256,7 @@ def test_approval_and_order_are_told_apart() -> None:
         (rule("max_count_per_step", "plan", max_count_limit=True), "whole number"),
     ],
 )
-def test_options_that_cannot_be_are_refused_with_a_sentence(bad: ToolRule, words: str) -> None:
+def test_invalid_options_are_refused_with_a_reason(bad: ToolRule, words: str) -> None:
     with pytest.raises(Invalid, match=words):
         Rulebook([bad], TOOLS)
 
@@ -310,12 +308,12 @@ def test_options_that_cannot_be_are_refused_with_a_sentence(bad: ToolRule, words
         ),
     ],
 )
-def test_rules_under_which_no_turn_could_end_are_refused(rules: list[ToolRule], words: str) -> None:
+def test_rules_that_let_no_turn_end_are_refused(rules: list[ToolRule], words: str) -> None:
     with pytest.raises(Invalid, match=words):
         Rulebook(rules, TOOLS)
 
 
-def test_rules_about_tools_that_are_not_attached_do_no_harm_otherwise() -> None:
+def test_rules_about_unattached_tools_are_ignored() -> None:
     absent = [
         *(rule(kind, "absent") for kind in ("exit_loop", "continue_loop", "requires_approval")),
         rule("max_count_per_step", "absent", max_count_limit=1),
@@ -328,7 +326,7 @@ def test_rules_about_tools_that_are_not_attached_do_no_harm_otherwise() -> None:
     assert len(book.lines) == 1
 
 
-def test_a_turn_that_can_no_longer_end_is_reported_with_the_rules() -> None:
+def test_a_turn_that_can_no_longer_end_is_reported_with_its_rules() -> None:
     limit = rule("max_count_per_step", "send_message", max_count_limit=1)
     rules = [children("plan", "search"), children("search", "plan", "send_message"), limit]
     book = Rulebook(rules, ["plan", "search", "send_message"])
@@ -342,7 +340,7 @@ def test_a_turn_that_can_no_longer_end_is_reported_with_the_rules() -> None:
 # --- sentences for the model ---
 
 
-def test_every_type_tells_the_model_a_sentence() -> None:
+def test_every_rule_type_has_a_sentence_for_the_model() -> None:
     rules = [
         rule("run_first", "plan"),
         rule("run_first", "search"),
@@ -372,7 +370,7 @@ def test_every_type_tells_the_model_a_sentence() -> None:
     ]
 
 
-def test_a_template_takes_the_place_of_the_sentence_and_nothing_in_it_is_evaluated() -> None:
+def test_a_template_replaces_the_sentence_and_is_not_evaluated() -> None:
     template = (
         "{{tool_name}}: {{ children | join(' / ') }}. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ "
         "children[0] }}"
@@ -458,7 +456,9 @@ def _walk(book: Rulebook, random: Random) -> str:
 
 
 @given(_rules, st.integers(0, 2**32))
-def test_every_turn_that_obeys_ends_or_is_reported(rules: list[ToolRule], seed: int) -> None:
+def test_every_turn_that_follows_the_rules_ends_or_is_reported(
+    rules: list[ToolRule], seed: int
+) -> None:
     """A random walker ends a turn with probability one while there is a way out.
 
     2,000 steps are more than any of these needs.

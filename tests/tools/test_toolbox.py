@@ -103,7 +103,7 @@ class Bench:
         )
 
     def context(self, call_id: str) -> ToolContext:
-        nothing: Any = None  # these tools read nothing
+        nothing: Any = None  # these tools do not use it
         return ToolContext(
             call_id,
             self.state,
@@ -128,7 +128,7 @@ def bench() -> Bench:
     return Bench(TOOLS)
 
 
-async def test_words_are_given_as_they_are_and_values_as_json(bench: Bench) -> None:
+async def test_text_results_are_returned_unchanged_and_values_as_json(bench: Bench) -> None:
     for name, arguments, content, is_json in (
         ("echo", {"text": "Grüße\t🍵"}, "Grüße\t🍵", False),
         ("echo_later", {"text": "tea"}, "tea", False),
@@ -141,7 +141,7 @@ async def test_words_are_given_as_they_are_and_values_as_json(bench: Bench) -> N
     assert await bench.run() == []
 
 
-async def test_a_tool_that_raises_gives_a_failed_result_and_the_trace_in_stderr(
+async def test_a_tool_that_raises_gives_an_error_result_with_the_trace_in_stderr(
     bench: Bench,
 ) -> None:
     for name, told, traced in (
@@ -160,7 +160,7 @@ async def test_a_tool_that_raises_gives_a_failed_result_and_the_trace_in_stderr(
     assert len(trace) == 1000
 
 
-async def test_what_json_or_the_database_cannot_hold_becomes_text_or_a_failure(
+async def test_an_unserializable_result_becomes_text_or_an_error(
     bench: Bench,
 ) -> None:
     for what, content in (
@@ -176,7 +176,7 @@ async def test_what_json_or_the_database_cannot_hold_becomes_text_or_a_failure(
         assert to_json([result.content, *result.stderr]), what
 
 
-async def test_an_error_with_half_a_character_can_be_stored(
+async def test_an_error_with_a_lone_surrogate_can_be_stored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # A worker cannot send this log line in its report of the test.
@@ -206,7 +206,7 @@ async def test_arguments_that_are_no_json_object_are_refused(bench: Bench) -> No
         )
 
 
-async def test_arguments_that_do_not_fit_are_named_with_what_is_wrong(bench: Bench) -> None:
+async def test_invalid_arguments_are_named_with_a_reason(bench: Bench) -> None:
     whole, extra = "Input should be a valid integer", "Extra inputs are not permitted"
     for arguments, fault in (
         ({"one": 1, "colour": "red"}, f"colour: {extra}"),
@@ -218,7 +218,7 @@ async def test_arguments_that_do_not_fit_are_named_with_what_is_wrong(bench: Ben
         assert await bench.one("add", arguments) == failed_result(call("add"), told), arguments
 
 
-async def test_an_unknown_tool_is_told_which_tools_there_are(bench: Bench) -> None:
+async def test_a_call_of_an_unknown_tool_lists_the_tools(bench: Bench) -> None:
     few = Bench([ServerTool(add, "custom"), ServerTool(echo, "custom")])
     told = "There is no tool named fly here. Tools you can call: add, echo."
     assert await few.one("fly") == failed_result(call("fly"), told)
@@ -256,13 +256,13 @@ async def test_a_result_over_the_tools_limit_is_cut_with_a_note() -> None:
     assert result.content.startswith('{"su... [NOTE: ')
 
 
-async def test_an_alias_of_a_parameter_is_accepted_and_not_shown() -> None:
+async def test_an_alias_of_a_parameter_is_accepted_but_not_shown() -> None:
     tool = ServerTool(echo, "custom", aliases={"words": "text"})
     assert (await Bench([tool]).one("echo", {"words": "tea"})).content == "tea"
     assert list(tool.schema.parameters["properties"]) == ["text"]
 
 
-async def test_what_a_result_quotes_and_whether_it_is_untrusted_is_kept_with_it() -> None:
+async def test_a_result_keeps_its_sources_and_whether_it_is_untrusted() -> None:
     def recall(context: ToolContext) -> str:
         """Recall."""
         for number in (1, 2, 1):
@@ -295,14 +295,14 @@ async def sync(store: SqliteStore, *offered: ServerTool) -> dict[str, Tool]:
     return await store.read(lambda tx: tools.by_names(tx, SCOPE, names))
 
 
-async def test_every_tool_of_the_toolbox_is_stored_as_models_see_it_and_a_second_start_changes_nothing(
+async def test_tools_are_stored_with_their_schemas_and_a_second_sync_changes_nothing(
     store: SqliteStore,
 ) -> None:
     offered, by_hand = [tool for tool in BUILT_IN_TOOLS if tool.is_stored], make.tool("by_hand")
     await store.write(lambda tx: tools.insert_all(tx, [by_hand]))
     stored = await sync(store, *offered)
     assert await sync(store, *offered) == stored
-    assert stored.pop("by_hand") == by_hand  # tools of others stay unchanged
+    assert stored.pop("by_hand") == by_hand  # other tools stay unchanged
     assert set(stored) == {tool.name for tool in offered}
     for tool in offered:
         one = stored[tool.name]
@@ -311,7 +311,7 @@ async def test_every_tool_of_the_toolbox_is_stored_as_models_see_it_and_a_second
         assert (one.tool_type, one.runs_in_parallel) == (tool.tool_type, tool.runs_in_parallel)
 
 
-async def test_a_changed_tool_keeps_its_id_and_what_people_set(store: SqliteStore) -> None:
+async def test_a_changed_tool_keeps_its_id_and_the_settings_of_people(store: SqliteStore) -> None:
     before = (await sync(store, ServerTool(roll, "custom")))["roll"]
     people = make.tool(
         "roll", id=before.id, return_limit=99, needs_approval=True, json_schema=before.json_schema
@@ -331,12 +331,12 @@ GOLDEN = json.loads((Path(__file__).parent / "golden" / "tools.json").read_text(
 BUILT_IN = {tool.name: tool for tool in BUILT_IN_TOOLS if tool.is_stored}
 
 
-def test_the_built_in_tools_are_these() -> None:
+def test_the_built_in_tools_have_the_expected_names() -> None:
     assert list(BUILT_IN) == [expected["name"] for expected in GOLDEN]
 
 
 @pytest.mark.parametrize("expected", GOLDEN, ids=lambda expected: expected["name"])
-def test_a_built_in_tool_is_described_to_models_like_this(expected: dict[str, Any]) -> None:
+def test_a_built_in_tool_has_the_expected_schema(expected: dict[str, Any]) -> None:
     schema = BUILT_IN[expected["name"]].schema
     assert schema.description == expected["description"]
     assert schema.parameters == expected["parameters"]
@@ -375,7 +375,7 @@ async def plan_trip(
     return f"{city} {days} {budget} {by} {stops} {with_dog}"
 
 
-def test_types_defaults_and_choices_come_from_the_signature_and_words_from_the_docstring() -> None:
+def test_schemas_come_from_the_signature_and_descriptions_from_the_docstring() -> None:
     schema = ServerTool(plan_trip, "custom").schema
     assert (schema.name, schema.description) == (
         "plan_trip",
@@ -410,7 +410,7 @@ def test_types_defaults_and_choices_come_from_the_signature_and_words_from_the_d
     }
 
 
-async def test_parameters_may_have_the_names_of_schema_words_and_any_that_python_allows() -> None:
+async def test_parameters_may_have_any_python_name_even_of_schema_keywords() -> None:
     def save(
         context: ToolContext, title: str, json: str, schema: str = "", model_config: str = ""
     ) -> str:

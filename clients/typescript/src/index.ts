@@ -109,8 +109,15 @@ export class UserMemory {
     return this.#send("GET", blockPath(label));
   }
 
-  /** Write a whole block. With the block's `version`, a newer version is not overwritten. */
-  writeBlock(label: string, block: BlockWrite, version?: string | null): Promise<Block> {
+  /**
+   * Write a whole block. With the block's `version`, a newer version is not overwritten. The answer
+   * is a proposal if a new block has to wait for the user's approval.
+   */
+  writeBlock(
+    label: string,
+    block: BlockWrite,
+    version?: string | null,
+  ): Promise<Block | Proposal> {
     return this.#send("PUT", blockPath(label), { body: block, headers: ifMatch(version) });
   }
 
@@ -127,8 +134,11 @@ export class UserMemory {
     return this.#send("GET", `${blockPath(label)}/history`, { query });
   }
 
-  /** Make an earlier version of the block the newest one. */
-  restore(label: string, sha: string): Promise<Block> {
+  /**
+   * Make an earlier version of the block the newest one. The answer is a proposal if a deleted
+   * block has to wait for the user's approval.
+   */
+  restore(label: string, sha: string): Promise<Block | Proposal> {
     return this.#send("POST", `${blockPath(label)}/restore`, { body: { sha } });
   }
 

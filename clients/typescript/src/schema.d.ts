@@ -1708,6 +1708,14 @@ export interface operations {
                     "application/json": components["schemas"]["UserBlockResponse"];
                 };
             };
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProposalResponse"];
+                };
+            };
             "4XX": {
                 headers: {
                     [name: string]: unknown;

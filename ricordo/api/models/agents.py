@@ -526,11 +526,12 @@ def _shown_part(part: object) -> Json | None:
         case TextPart():
             return {"type": "text", "text": part.text}
         case ImagePart():
-            # A picture may have megabytes, so the answer shows only its name.
-            return {
-                "type": "image",
-                "source": {"type": "url", "url": part.url} if part.url else {"type": "base64"},
-            }
+            # A picture may have megabytes, so the answer shows only its address.
+            if part.url:
+                source = {"type": "url", "url": part.short_url}
+            else:
+                source = {"type": "base64"}
+            return {"type": "image", "source": source}
         case ReasoningPart() if part.redacted is not None:
             return {"type": "redacted_reasoning", "data": part.redacted}
         case ReasoningPart():

@@ -8,7 +8,7 @@ from pydantic import Field
 from ricordo.api.call import RequestContext
 from ricordo.api.models.base import RequestModel, ResponseModel
 from ricordo.api.routing import Routes, needs
-from ricordo.domain.egress import MOST_NAMES, names_of
+from ricordo.domain.egress import MOST_NAMES, allowed_names
 from ricordo.domain.text import Json
 from ricordo.features.egress import service
 from ricordo.features.files.folders import queries as folder_queries
@@ -171,8 +171,4 @@ async def preview(
 
 
 def _policy(id: str, label: str | None) -> Json:
-    if label is None:
-        return EgressPolicyResponse.of(None, id=id, allowed=None)
-    # A text that was imported or migrated may have several policies, which all count.
-    common = set.intersection(*map(set, names_of(label)))
-    return EgressPolicyResponse.of(None, id=id, allowed=sorted(common))
+    return EgressPolicyResponse.of(None, id=id, allowed=allowed_names(label))

@@ -10,13 +10,13 @@ from ricordo.domain.block import Block
 from ricordo.domain.egress import ONLY_OWNER, Destination, is_as_strict, label_of, permits
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Busy, Forbidden, NotFound
+from ricordo.errors import Forbidden, NotFound
 from ricordo.features.files.folders import queries as folder_queries
 from ricordo.features.files.folders.records import Folder
 from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, blocks, conversations, egress, runs, versions
+from ricordo.storage import agents, blocks, egress, runs, versions
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.message_cache import read_window
 
@@ -97,13 +97,11 @@ def set_conversation_policy(
         NotFound, Forbidden, Invalid: as in `set_block_policy`.
         Busy: while a turn runs in the conversation.
     """
-    conversation = require_own(scope, conversations.require(tx, scope, conversation_id))
     label = label_of(names)
+    # A running turn has read the old policy, and would store its messages without the new policy.
+    conversation = require_own(scope, runs.lock_idle(tx, scope, conversation_id))
     if conversation.user_id and conversation.user_id != scope.subject:
         _require_stricter(label, conversation.egress)
-    # A running turn has read the old policy, and would store its messages without the new policy.
-    if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
-        raise Busy(open_runs[0].id)
     egress.label_conversation(tx, conversation_id, conversation.egress, label)
     return label
 
@@ -122,8 +120,9 @@ def set_folder_policy(
     Raises:
         NotFound, Forbidden, Invalid: as in `set_block_policy`.
     """
-    folder = folder_queries.get_folder(tx, scope, folder_id)
     label = label_of(names)
+    folder_queries.lock_folder(tx, folder_id)
+    folder = folder_queries.get_folder(tx, scope, folder_id)
     if folder.user_id and folder.user_id != scope.subject:
         _require_stricter(label, folder.egress)
     elif not folder.user_id and scope.subject_id is not None:

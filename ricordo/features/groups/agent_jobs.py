@@ -144,7 +144,11 @@ async def _free_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     except Busy as busy:
         if not (live := runtime.live.get(busy.run_id or "")):
             raise
-        await asyncio.wait([asyncio.ensure_future(live.wait())], timeout=_PATIENCE)
+        ending = asyncio.ensure_future(live.wait())
+        try:
+            await asyncio.wait([ending], timeout=_PATIENCE)
+        finally:
+            ending.cancel()
     return await run_turn(runtime, request)
 
 

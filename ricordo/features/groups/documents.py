@@ -3,8 +3,8 @@
 The block of a document has the folder's name as its label. Each file of the agent's folders is read
 once, by a one-off agent. A pass every half minute finds changes: new files, detached folders,
 deleted files. A job for each file creates the one-off agent, sends it the text in portions, and
-deletes it. A killed job continues with the same portion. Files are untrusted, and so are the
-resulting runs and texts. Policies of blocks apply.
+deletes it. A long file takes several jobs. A killed job continues with the same portion. Files are
+untrusted, and so are the resulting runs and texts. Policies of blocks apply.
 """
 
 import logging
@@ -51,7 +51,8 @@ _ATTEMPTS = 3  # of one portion
 # The most characters of one portion. In a small window a portion takes a quarter of the window, at
 # three characters for a token.
 _CHARACTERS = 16_000
-_MOST_PORTIONS = 100
+# A job reads at most this many portions, and then adds a job for the rest, which checks the budget.
+_PORTIONS_AT_ONCE = 100
 _RESERVED = ("persona", "instructions")  # labels of the one-off agent's blocks
 _RICORDO = Actor("system", "ricordo", "Ricordo")
 
@@ -181,8 +182,11 @@ async def read(runtime: Runtime, job: Job, report: Report) -> None:
     if reading.status == "waiting" and reading.attempts < _ATTEMPTS:
         if await put_off(runtime, job, reading.agent_id):
             return
-        reading = await _read_all(runtime, reading, report)
+        reading = await _read_on(runtime, reading, report)
         if reading is None:
+            return
+        if reading.status == "waiting" and reading.attempts < _ATTEMPTS:
+            await runtime.store.write(_add_jobs)
             return
     await _delete_reader(runtime, reading)
     ended_reading = replace(reading, status="done" if reading.status == "read" else "failed")
@@ -194,10 +198,11 @@ async def read(runtime: Runtime, job: Job, report: Report) -> None:
     await runtime.store.write(end)
 
 
-async def _read_all(runtime: Runtime, reading: Reading, report: Report) -> Reading | None:
-    """Send the remaining portions, and return the reading after that.
+async def _read_on(runtime: Runtime, reading: Reading, report: Report) -> Reading | None:
+    """Send the next portions, and return the reading after that.
 
-    Returns None if the file, the folder or the agent no longer exists.
+    It is still "waiting" if portions are left. Returns None if the file, the folder or the agent no
+    longer exists.
     """
     source = await runtime.store.write(lambda tx: _source(tx, reading))
     if source is None:
@@ -207,10 +212,11 @@ async def _read_all(runtime: Runtime, reading: Reading, report: Report) -> Readi
     portions = await offload(
         lambda: portions_of(content, source.agent.context_window), len(content)
     )
-    while reading.portions_done < len(portions) and reading.attempts < _ATTEMPTS:
+    end = min(reading.portions_done + _PORTIONS_AT_ONCE, len(portions))
+    while reading.portions_done < end and reading.attempts < _ATTEMPTS:
         reading = await _send(runtime, reading, source, portions)
         report(reading.portions_done, len(portions))
-    if reading.attempts < _ATTEMPTS:
+    if reading.portions_done >= len(portions):
         read_reading = replace(reading, status="read")
         await runtime.store.write(lambda tx: queries.save(tx, read_reading))
         return read_reading
@@ -220,7 +226,7 @@ async def _read_all(runtime: Runtime, reading: Reading, report: Report) -> Readi
 def portions_of(content: str, window: int) -> list[str]:
     """Return the text in portions of whole lines that fit the window.
 
-    A line that does not fit is cut. Text after the first 100 portions is left out.
+    A line that does not fit is cut.
 
     Args:
         content: The file's text.
@@ -238,7 +244,7 @@ def portions_of(content: str, window: int) -> list[str]:
             portions.append(portion[:limit])
             portion = portion[limit:]
     portions.append(portion)
-    return [part for part in portions if part.strip()][:_MOST_PORTIONS]
+    return [part for part in portions if part.strip()]
 
 
 def _source(tx: Transaction, reading: Reading) -> Source | None:

@@ -33,7 +33,15 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import EventPart, Message
 from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope, background_scope
-from ricordo.errors import Busy, LeaseLost, ModelError, NotFound, RicordoError, Unavailable
+from ricordo.errors import (
+    Busy,
+    DatabaseFailed,
+    LeaseLost,
+    ModelError,
+    NotFound,
+    RicordoError,
+    Unavailable,
+)
 from ricordo.features.groups import queries, sleep_queries
 from ricordo.features.groups.queries import NO_USER
 from ricordo.features.groups.records import ASLEEP, Group
@@ -243,6 +251,8 @@ async def _attempt(
 ) -> None:
     try:
         await work
+    except DatabaseFailed:
+        raise
     except Unavailable:
         if runtime.is_stopping:
             raise

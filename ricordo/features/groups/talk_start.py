@@ -180,11 +180,11 @@ def _open(
         record = _after_answer(tx, answered_run, previous)
         leftover = None
     elif request.approval:
-        record, request = _after_approval(tx, request, run, previous)
+        record, request = _after_approval(tx, request, run, previous, conversation.egress)
         leftover = None
     else:
         _require_no_wait(tx, runtime, scope, previous)
-        request = _as_stored(request, _save_input(tx, request, run, group))
+        request = _as_stored(request, _save_input(tx, request, run, group, conversation.egress))
         record = TalkRecord(_plan(tx, scope, group, request.messages[0].otid or run.id))
     run = replace(run, metadata=record.to_json())
     runs.save_metadata(tx, run)
@@ -241,8 +241,10 @@ def _plan(tx: Transaction, scope: Scope, group: Group, key: str) -> TalkPlan:
     )
 
 
-def _save_input(tx: Transaction, request: TurnRequest, run: Run, group: Group) -> list[Message]:
-    """Store the request's messages.
+def _save_input(
+    tx: Transaction, request: TurnRequest, run: Run, group: Group, label: str | None
+) -> list[Message]:
+    """Store the request's messages with the egress label of the talk's conversation.
 
     The messages are not indexed here, since search finds them in the members' conversations.
     """
@@ -252,7 +254,9 @@ def _save_input(tx: Transaction, request: TurnRequest, run: Run, group: Group) -
         signed = replace(
             new_message, otid=new_message.otid or secrets.token_hex(16), group_id=group.id
         )
-        message = signed.signed(run.new_message(new_message.role, new_message.parts, now))
+        message = signed.signed(
+            run.new_message(new_message.role, new_message.parts, now), label=label
+        )
         stored.append(replace(message, is_untrusted=new_message.is_untrusted))
     messages.insert_all(tx, stored)
     return stored
@@ -281,7 +285,7 @@ def _as_stored(request: TurnRequest, stored: Sequence[Message]) -> TurnRequest:
 
 
 def _after_approval(
-    tx: Transaction, request: TurnRequest, run: Run, paused: Run | None
+    tx: Transaction, request: TurnRequest, run: Run, paused: Run | None, label: str | None
 ) -> tuple[TalkRecord, TurnRequest]:
     """Return the record of the talk that the answer resumes, and the stored request.
 
@@ -303,11 +307,11 @@ def _after_approval(
     now = tx.clock.now()
     group_id = record.plan.group_id
     decision = NewMessage("approval", parts, approval.otid).signed(
-        run.new_message("approval", parts, now)
+        run.new_message("approval", parts, now), label=label
     )
     messages.insert_all(tx, [replace(decision, group_id=group_id)])
     group = queries.get(tx, request.scope, group_id)
-    request = _as_stored(request, _save_input(tx, request, run, group))
+    request = _as_stored(request, _save_input(tx, request, run, group, label))
     request = replace(request, approval=Approval(parts, approval.otid))
     talks = (*record.talks, (paused.id, len(record.before)))
     return TalkRecord(record.plan, before=record.entries, talks=talks), request

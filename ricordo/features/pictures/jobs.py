@@ -1,14 +1,14 @@
 """Jobs that read the pictures of a message, and index their texts with it.
 
-The job is added in the transaction that stores the message, and the texts are stored in one
-transaction. So a killed server leaves no picture unread. Only pictures without a text are read, so
-a second run changes nothing.
+The job is added in the transaction that stores the message. Each text is stored at once, together
+with its cost, so a failure or a kill loses at most one. Only pictures without a text are read, so a
+second run pays for no picture again.
 """
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ricordo.agents.budgets import put_off
@@ -45,12 +45,12 @@ _SYSTEM = (
 _QUESTION = "Describe this picture."
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Reading:
-    """The texts that a job read, by picture, and the expenses for the model."""
+    """The text of a picture, and the expense for the model that read it, if any."""
 
-    texts: dict[ImagePart, str] = field(default_factory=dict)
-    expenses: list[Expense] = field(default_factory=list)
+    text: str
+    expense: Expense | None = None
 
 
 @asynccontextmanager
@@ -119,40 +119,35 @@ async def read_pictures(runtime: Runtime, job: Job, report: Report) -> None:
     if not (by and unread):
         return
     (message,) = stored
-    model: ChatModel | None = None
-    if by == "model":
-        try:
-            if await put_off(runtime, job, message.agent_id):
-                return
-            model = await _model_of(runtime, message)
-        except NotFound:  # the agent was deleted
-            return
-        if model is None:
-            return
     # This import loads the providers' library, which takes 25 MB.
     from ricordo.llm.providers import fetch_picture
 
-    reading = _Reading()
     cache = PictureCache(fetch_picture)
-    for number, picture in enumerate(unread, 1):
-        shown = await _fetched(cache, message, picture)
-        text: str | None = ""
-        if shown and model:
-            text = await _ask(runtime, model, replace(message, parts=(shown,)), job, reading)
-        elif shown:
-            text = await _run_tesseract(runtime, shown, job)
-        if text is None:
-            return
-        reading.texts[picture] = tidy(text)
-        report(number, len(unread))
     store = FencedStore(runtime.store, job)
-    await store.write(partial(_save, message_id=message.id, reading=reading))
+    for number, picture in enumerate(unread, 1):
+        model: ChatModel | None = None
+        if by == "model":
+            model = await _model_of(runtime, message, job)
+            if model is None:
+                return
+        shown = await _fetched(cache, message, picture)
+        reading: _Reading | None = _Reading("")
+        if shown and model:
+            reading = await _ask(runtime, model, replace(message, parts=(shown,)), job)
+        elif shown:
+            reading = await _run_tesseract(runtime, shown, job)
+        if reading is None:
+            return
+        save = partial(_save, message_id=message.id, picture=picture, reading=reading)
+        if not await store.write(save):
+            return
+        report(number, len(unread))
 
 
-async def _run_tesseract(runtime: Runtime, shown: ImagePart, job: Job) -> str | None:
+async def _run_tesseract(runtime: Runtime, shown: ImagePart, job: Job) -> _Reading | None:
     """Return the text in a picture; None if the sandbox does not work, so that no retry helps."""
     try:
-        return await tesseract.read(runtime.sandbox, shown)
+        return _Reading(await tesseract.read(runtime.sandbox, shown))
     except Unavailable as error:
         if runtime.sandbox.why_not() is None:  # the sandbox works, but is full
             raise
@@ -163,12 +158,21 @@ async def _run_tesseract(runtime: Runtime, shown: ImagePart, job: Job) -> str | 
         return None
 
 
-async def _model_of(runtime: Runtime, message: Message) -> ChatModel | None:
-    """Return the model of the message's agent; None if it may not see the message."""
+async def _model_of(runtime: Runtime, message: Message, job: Job) -> ChatModel | None:
+    """Return the model of the message's agent.
+
+    It is None if the agent was deleted, if the model may not see the message, or if the budget is
+    spent. Then the job is postponed.
+    """
     scope = Scope(message.organization_id)
-    agent = await runtime.store.read(lambda tx: agents.get(tx, scope, message.agent_id))
-    models = await runtime.organization_providers.of(message.organization_id)
-    model = models.get(agent.model)
+    try:
+        if await put_off(runtime, job, message.agent_id):
+            return None
+        agent = await runtime.store.read(lambda tx: agents.get(tx, scope, message.agent_id))
+        models = await runtime.organization_providers.of(message.organization_id)
+        model = models.get(agent.model)
+    except NotFound:
+        return None
     if not permits(message.egress, destination_of(model, runtime.new_clearance())):
         return None
     return model
@@ -189,10 +193,8 @@ async def _fetched(cache: PictureCache, message: Message, picture: ImagePart) ->
     return part if isinstance(part, ImagePart) else None
 
 
-async def _ask(
-    runtime: Runtime, model: ChatModel, shown: Message, job: Job, reading: _Reading
-) -> str:
-    """Return the model's description of a picture, and note its cost.
+async def _ask(runtime: Runtime, model: ChatModel, shown: Message, job: Job) -> _Reading:
+    """Return the model's description of a picture, with its cost.
 
     If the model fails in the last attempt, the description is empty.
     """
@@ -209,18 +211,17 @@ async def _ask(
         if job.attempts < _ATTEMPTS:
             raise
         log.warning("the model could not read a picture", extra={"job": job.id})
-        return ""
-    reading.expenses.append(
-        Expense(
-            job.organization_id,
-            "other",
-            model.info.handle,
-            usage=reply.usage,
-            agent_id=shown.agent_id,
-            user_id=shown.user_id,
-        )
+        return _Reading("")
+    expense = Expense(
+        job.organization_id,
+        "other",
+        model.info.handle,
+        usage=reply.usage,
+        agent_id=shown.agent_id,
+        user_id=shown.user_id,
     )
-    return "".join(part.text for part in reply.parts if isinstance(part, TextPart))
+    text = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
+    return _Reading(text, expense)
 
 
 def tidy(text: str) -> str:
@@ -234,29 +235,32 @@ def _unread(message: Message) -> list[ImagePart]:
     return [picture for picture in dict.fromkeys(message.pictures) if picture.text is None]
 
 
-def _save(tx: Transaction, message_id: str, reading: _Reading) -> None:
-    """Store the texts with the message in its present form.
+def _save(tx: Transaction, message_id: str, picture: ImagePart, reading: _Reading) -> bool:
+    """Store a picture's text with the message in its present form, and the cost.
 
-    Pictures that were deleted or forgotten meanwhile get no text.
+    A picture that was deleted or forgotten meanwhile gets no text.
+
+    Returns:
+        False if the message was deleted.
     """
-    for expense in reading.expenses:
-        runs.add_expense(tx, expense)
+    if reading.expense:
+        runs.add_expense(tx, reading.expense)
     message = messages.lock(tx, message_id)
     if message is None:
-        return
-    parts = tuple(_with_text(part, reading.texts) for part in message.parts)
+        return False
+    read_picture = replace(picture, text=tidy(reading.text))
+    parts = tuple(_with_picture(part, picture, read_picture) for part in message.parts)
     if parts != message.parts:
         index.rewrite_message(tx, replace(message, parts=parts))
+    return True
 
 
-def _with_text(part: Part, texts: Mapping[ImagePart, str]) -> Part:
-    if isinstance(part, ImagePart) and part in texts:
-        return replace(part, text=texts[part])
-    if isinstance(part, ToolReturnPart) and part.pictures:
-        pictures = (
-            replace(picture, text=texts[picture]) if picture in texts else picture
-            for picture in part.pictures
-        )
+def _with_picture(part: Part, picture: ImagePart, read_picture: ImagePart) -> Part:
+    """Return the part with the read picture in place of the unread one."""
+    if part == picture:
+        return read_picture
+    if isinstance(part, ToolReturnPart) and picture in part.pictures:
+        pictures = (read_picture if other == picture else other for other in part.pictures)
         return replace(part, pictures=tuple(pictures))
     return part
 

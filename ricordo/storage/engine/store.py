@@ -154,10 +154,18 @@ class Store(Protocol):
     clock: Clock
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` on one consistent view; it must not write."""
+        """Run `work` on one consistent view; it must not write.
+
+        It may run again if the connection was lost, as `write` says.
+        """
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` and commit, or roll back all of it if it raises."""
+        """Run `work` and commit, or roll back all of it if it raises.
+
+        On PostgreSQL `work` may run again, after a deadlock or a lost connection. So it has no
+        effects outside the transaction: it returns its results, and does not add to objects that
+        exist before it. Effects that need the commit go to `Transaction.after_commit`.
+        """
 
     def require_in_place(self) -> None:
         """Raise Unavailable if the database's files were moved."""

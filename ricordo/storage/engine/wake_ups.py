@@ -79,10 +79,10 @@ def delete_used(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def delete_idle(tx: Transaction, suspects: set[int]) -> set[int]:
-    """Delete used suspects whose jobs do not run, as after a kill; return the next suspects.
+    """Delete the suspects that are still idle; return the next suspects.
 
-    A wake-up that has just become a suspect may be in use. So it is deleted only if it is still a
-    suspect at the next call.
+    A wake-up is idle if a worker handles it but its job does not run, as after a kill. It may be
+    idle only for a moment. So it first becomes a suspect, and is deleted at the next call.
     """
     idle = {row.id for row in tx.all(_IDLE)}
     if lasting := idle & suspects:

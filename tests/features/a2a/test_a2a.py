@@ -109,7 +109,9 @@ def texts_of(task: Task) -> list[str]:
     return [artifact.parts[0].text for artifact in task.artifacts]
 
 
-async def test_the_card_names_the_agent_and_its_door(server: ServerInThread, agent: str) -> None:
+async def test_the_agent_card_has_the_agents_name_and_url(
+    server: ServerInThread, agent: str
+) -> None:
     client = await client_of(server, agent, streaming=False)
     card = client._card  # type: ignore[attr-defined]
     assert (card.name, card.description) == ("Nina", "Teaches chess.")
@@ -120,7 +122,7 @@ async def test_the_card_names_the_agent_and_its_door(server: ServerInThread, age
     await client._transport.httpx_client.aclose()  # type: ignore[attr-defined]
 
 
-async def test_a_conversation_goes_on_in_its_context_and_no_message_is_taken_twice(
+async def test_a_context_id_continues_the_conversation_and_a_repeated_message_counts_once(
     server: ServerInThread, client: Client
 ) -> None:
     server.says("Hello Ada.", "Tea, you said.")
@@ -140,9 +142,7 @@ async def test_a_conversation_goes_on_in_its_context_and_no_message_is_taken_twi
     assert texts_of(read) == ["Tea, you said."]
 
 
-async def test_a_tool_is_called_and_the_stream_names_it(
-    server: ServerInThread, client: Client
-) -> None:
+async def test_the_stream_names_each_tool_call(server: ServerInThread, client: Client) -> None:
     server.says(call("conversation_search", query="tea"), "Nothing.")
     task, events = await task_after(client, message("Did I speak of tea?"))
     assert texts_of(task) == ["Nothing."]
@@ -165,7 +165,7 @@ def data(**fields: Any) -> Part:
         (data(approved="yes"), "I am Nina."),
     ],
 )
-async def test_an_approval_is_input_that_the_task_requires(
+async def test_a_task_requires_input_until_its_call_is_approved(
     server: ServerInThread,
     http: httpx2.Client,
     agent: str,
@@ -194,9 +194,7 @@ async def test_an_approval_is_input_that_the_task_requires(
         await task_after(client, message("More.", task_id=asked.id))
 
 
-async def test_a_failure_of_the_model_fails_the_task(
-    server: ServerInThread, client: Client
-) -> None:
+async def test_a_model_error_fails_the_task(server: ServerInThread, client: Client) -> None:
     server.says(ModelError("llm_timeout", "The provider took too long."))
     task, _ = await task_after(client, message("Hello."))
     assert task.status.state == TaskState.TASK_STATE_FAILED
@@ -205,7 +203,7 @@ async def test_a_failure_of_the_model_fails_the_task(
     assert read.status.state == TaskState.TASK_STATE_FAILED
 
 
-async def test_a_running_task_is_followed_refused_twice_and_cancelled(
+async def test_a_running_task_can_be_followed_and_cancelled_and_refuses_messages(
     server: ServerInThread, agent: str
 ) -> None:
     client = await client_of(server, agent, streaming=False)
@@ -232,7 +230,7 @@ async def test_a_running_task_is_followed_refused_twice_and_cancelled(
         await opened._transport.httpx_client.aclose()  # type: ignore[attr-defined]
 
 
-async def test_a_waiting_task_is_cancelled(server: ServerInThread, client: Client) -> None:
+async def test_a_waiting_task_can_be_cancelled(server: ServerInThread, client: Client) -> None:
     server.says(call("memory_insert", label="persona", new_string="I like chess."))
     asked, _ = await task_after(client, message("Take up chess."))
     cancelled = await client.cancel_task(CancelTaskRequest(id=asked.id))
@@ -242,7 +240,7 @@ async def test_a_waiting_task_is_cancelled(server: ServerInThread, client: Clien
     assert texts_of(task) == ["Here I am."]
 
 
-async def test_strange_requests_are_refused_with_a_reason(
+async def test_invalid_requests_are_refused_with_a_reason(
     server: ServerInThread, http: httpx2.Client, agent: str, client: Client
 ) -> None:
     with pytest.raises(InvalidParamsError, match="no text"):
@@ -275,7 +273,7 @@ def _conversation_of(server: ServerInThread, key: str, agent: str) -> str:
     return conversation_id
 
 
-async def test_a_key_is_the_credential_and_a_task_belongs_to_its_user(
+async def test_an_api_key_opens_only_its_users_tasks(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with serving(tmp_path_factory.mktemp("people"), api_key=KEY) as server:

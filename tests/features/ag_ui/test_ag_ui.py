@@ -87,7 +87,7 @@ def said_to(server: ServerInThread) -> list[str]:
     return [message.text for message in messages if message.role in ("user", "assistant")]
 
 
-def test_a_conversation_is_streamed_and_no_message_is_taken_twice(
+def test_a_conversation_is_streamed_and_no_message_is_stored_twice(
     server: ServerInThread, thread: Thread
 ) -> None:
     server.says([ReasoningPart("She greets me."), TextPart("Hello Ada.")], "Tea, you said.")
@@ -96,7 +96,7 @@ def test_a_conversation_is_streamed_and_no_message_is_taken_twice(
     kinds = types_of(first)
     assert kinds[:2] == ["RUN_STARTED", "STATE_SNAPSHOT"]
     for kind in ("REASONING_MESSAGE_CONTENT", "TEXT_MESSAGE_CONTENT"):
-        assert kinds.count(kind) > 1  # pieces, not a whole
+        assert kinds.count(kind) > 1  # in several pieces
     assert [message["role"] for message in first["messages"]] == ["user", "reasoning", "assistant"]
     assert first["messages"][1]["content"] == "She greets me."
     assert first["events"][-1]["usage"][0]["outputTokens"] > 0
@@ -105,7 +105,7 @@ def test_a_conversation_is_streamed_and_no_message_is_taken_twice(
     assert said_to(server) == ["I am Ada and like tea.", "Hello Ada.", "What do I like?"]
 
 
-def test_calls_of_the_agents_tools_come_with_arguments_and_results_and_the_changed_memory(
+def test_tool_calls_are_sent_with_arguments_results_and_changed_memory(
     server: ServerInThread, thread: Thread
 ) -> None:
     edit = call("memory_insert", label="persona", new_string="I like chess.")
@@ -143,7 +143,7 @@ def test_a_frontend_tool_runs_in_the_client_and_its_result_reaches_the_agent(
     assert "painted" in tool_message.tool_returns[0].content
 
 
-def test_a_user_who_goes_on_without_the_result_is_answered(
+def test_a_new_message_is_answered_without_the_frontend_tools_result(
     server: ServerInThread, thread: Thread
 ) -> None:
     server.says(call("paint", color="red"), "As you like.")
@@ -176,7 +176,7 @@ def asking_agent(http: httpx2.Client) -> str:
         ("resolved", "perhaps", "I am Nina."),
     ],
 )
-def test_an_approval_is_an_interrupt_and_only_a_clear_yes_runs_the_call(
+def test_an_approval_is_an_interrupt_and_only_a_yes_runs_the_call(
     driver: NodeDriver,
     server: ServerInThread,
     asking_agent: str,
@@ -220,7 +220,7 @@ def post(server: ServerInThread, agent: str, body: Wire, **headers: str) -> list
     return [event for _, event in events_of(answer.text)]
 
 
-def test_a_failure_of_the_model_is_a_run_error(server: ServerInThread, thread: Thread) -> None:
+def test_a_model_error_becomes_a_run_error_event(server: ServerInThread, thread: Thread) -> None:
     server.says(ModelError("llm_timeout", "The provider took too long."))
     run = thread.run("Hello.")
     last = run["events"][-1]
@@ -230,9 +230,7 @@ def test_a_failure_of_the_model_is_a_run_error(server: ServerInThread, thread: T
     assert thread.run("Hello?")["messages"][-1]["content"] == "Here I am."
 
 
-def test_an_unknown_agent_and_a_missing_key_are_refused(
-    driver: NodeDriver, server: ServerInThread
-) -> None:
+def test_an_unknown_agent_is_refused(driver: NodeDriver, server: ServerInThread) -> None:
     run = Thread(driver, server.url, new_id("agent")).run("Hello.")
     assert "404" in run["error"]
     assert run["events"] == []
@@ -250,7 +248,7 @@ def wait_for_end(http: httpx2.Client, agent: str) -> Wire:
     raise AssertionError("the run did not end")
 
 
-def test_a_client_that_aborts_cancels_the_run(
+def test_an_abort_of_the_client_cancels_the_run(
     server: ServerInThread, http: httpx2.Client, agent: str, thread: Thread
 ) -> None:
     gate = Gate(server)
@@ -264,7 +262,7 @@ def test_a_client_that_aborts_cancels_the_run(
     assert thread.run("And now?")["messages"][-1]["content"] == "Here I am."
 
 
-def test_an_abort_after_a_tool_keeps_what_the_tool_did(
+def test_an_abort_after_a_tool_call_keeps_the_tools_changes(
     server: ServerInThread, http: httpx2.Client, agent: str, thread: Thread
 ) -> None:
     gate = Gate(server)
@@ -288,7 +286,7 @@ def test_an_abort_after_a_tool_keeps_what_the_tool_did(
     assert roles.count("tool") == 1
 
 
-def test_two_first_runs_at_once_make_one_conversation(
+def test_simultaneous_first_runs_create_one_conversation(
     server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     path = f"/v1/agents/{agent}/ag-ui"
@@ -300,7 +298,7 @@ def test_two_first_runs_at_once_make_one_conversation(
     assert len(ok(http.get("/v1/conversations/", params={"agent_id": agent}))) == 1
 
 
-def test_a_second_run_in_a_busy_thread_is_refused_and_the_first_goes_on(
+def test_a_busy_thread_refuses_a_second_run_and_finishes_the_first(
     driver: NodeDriver, server: ServerInThread, agent: str, thread: Thread
 ) -> None:
     gate = Gate(server, "Done.")
@@ -315,7 +313,7 @@ def test_a_second_run_in_a_busy_thread_is_refused_and_the_first_goes_on(
     assert first["messages"][-1]["content"] == "Done."
 
 
-def test_a_run_that_is_sent_again_gets_the_first_answer(server: ServerInThread, agent: str) -> None:
+def test_a_repeated_run_request_gets_the_first_answer(server: ServerInThread, agent: str) -> None:
     server.says("The only answer.")
     body = run_body(new_id("thread"), "Hello.")
     for _ in range(2):
@@ -325,7 +323,9 @@ def test_a_run_that_is_sent_again_gets_the_first_answer(server: ServerInThread, 
     assert len(server.model.requests) == 1
 
 
-def test_strange_requests_are_answered(server: ServerInThread, agent: str) -> None:
+def test_requests_with_unknown_message_kinds_are_answered(
+    server: ServerInThread, agent: str
+) -> None:
     odd: list[Any] = [
         {"id": 0, "role": "assistant", "content": "Hm."},
         {"id": "1", "role": "activity", "activityType": "x", "content": {"a": None}},
@@ -349,9 +349,7 @@ def test_strange_requests_are_answered(server: ServerInThread, agent: str) -> No
     assert len(server.model.requests) == 1
 
 
-def test_a_thread_whose_history_cannot_be_stored_goes_on(
-    server: ServerInThread, agent: str
-) -> None:
+def test_a_thread_with_unstorable_history_continues(server: ServerInThread, agent: str) -> None:
     """The client sends the same history with each run, so a refusal would repeat for ever."""
     body = run_body(new_id("thread"), "Half \ud83d and \0.", "Hello.")
     body["messages"][0]["metadata"] = {"size": 1 << 70}
@@ -373,7 +371,7 @@ def test_a_thread_whose_history_cannot_be_stored_goes_on(
         ]
 
 
-def test_the_clients_state_stays_and_its_instructions_hold_for_one_run(
+def test_client_state_is_kept_and_client_instructions_apply_to_one_run(
     driver: NodeDriver, server: ServerInThread, agent: str
 ) -> None:
     state = {"page": 3, "memory": {"persona": "I am somebody else."}, "huge": "x" * 100_000}
@@ -390,7 +388,7 @@ def test_the_clients_state_stays_and_its_instructions_hold_for_one_run(
     assert [block["value"] for block in kept] == ["I am Nina."]
 
 
-def test_a_thread_belongs_to_its_user_and_memory_is_shown_to_those_who_may_read_it(
+def test_a_thread_belongs_to_its_user_and_memory_needs_the_read_scope(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with serving(tmp_path_factory.mktemp("people"), api_key=KEY) as server:

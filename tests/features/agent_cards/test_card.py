@@ -14,7 +14,7 @@ def agent_of(http: httpx2.Client, **fields: Any) -> str:
     return agent_id
 
 
-def test_the_card_names_model_tools_and_labels_and_no_text_of_memory(http: httpx2.Client) -> None:
+def test_the_card_lists_model_tools_and_labels_but_no_memory_text(http: httpx2.Client) -> None:
     ok(
         http.put(
             "/users/ada/blocks/human", json={"body": "She fears exams.", "description": "Fears"}
@@ -49,7 +49,7 @@ def test_the_card_names_model_tools_and_labels_and_no_text_of_memory(http: httpx
         assert text not in answer.text
 
 
-def test_the_card_says_who_may_use_the_agent_and_tells_no_user_of_another(
+def test_the_card_lists_readers_but_shows_users_only_themselves(
     http: httpx2.Client,
 ) -> None:
     people = {

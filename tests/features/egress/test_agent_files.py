@@ -1,4 +1,4 @@
-"""Policies in agent files and templates: none is lost, and a strange file opens nothing."""
+"""Policies in agent files and templates: no policy is lost, and an invalid file allows no model."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ def export(http: httpx2.Client, agent: str) -> Wire:
     return dict(ok(http.get(f"/v1/agents/{agent}/export")))
 
 
-def imported(http: httpx2.Client, file: Wire) -> str:
+def import_agent(http: httpx2.Client, file: Wire) -> str:
     content = ("agent.af", json.dumps(file).encode())
     (made,) = ok(http.post("/v1/agents/import", files={"file": content}))["agent_ids"]
     return str(made)
@@ -37,7 +37,7 @@ def threads_of(http: httpx2.Client, agent: str) -> dict[str, str]:
     return {thread["summary"]: thread["id"] for thread in listed}
 
 
-def test_policies_come_back_from_a_file(world: World, http: httpx2.Client) -> None:
+def test_egress_policies_are_exported_and_imported(world: World, http: httpx2.Client) -> None:
     agent = agent_of(http, ("human", CANARY), ("open", "Likes tea."), model=LOCAL)
     allow(http, f"blocks/{block_of(http, agent, 'human')}", "local", "unknown-provider")
     body = {"agent_id": agent, "summary": "Private"}
@@ -50,7 +50,7 @@ def test_policies_come_back_from_a_file(world: World, http: httpx2.Client) -> No
     allow(http, f"folders/{folder}")
     file = export(http, agent)
 
-    made = imported(http, file)
+    made = import_agent(http, file)
 
     assert allowed(http, f"blocks/{block_of(http, made, 'human')}") == ["local", "unknown-provider"]
     assert allowed(http, f"blocks/{block_of(http, made, 'open')}") is None
@@ -70,20 +70,20 @@ def test_policies_come_back_from_a_file(world: World, http: httpx2.Client) -> No
     assert not world.cloud.saw("vuq-file")
 
 
-def test_the_policy_of_the_default_conversation_comes_back(
+def test_the_default_conversations_policy_is_exported_and_imported(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, model=LOCAL)
     say(http, agent, "vuq-default")
     allow(http, f"conversations/{default_id(agent)}", "local")
-    made = imported(http, export(http, agent))
+    made = import_agent(http, export(http, agent))
     switch(http, made, CLOUD)
     sent = {"messages": [{"role": "user", "content": "Hello."}]}
     assert "egress policy" in http.post(f"/v1/agents/{made}/messages", json=sent).text
     assert not world.cloud.saw("vuq-default")
 
 
-def test_a_field_of_a_schema_limits_its_whole_block_in_a_file(
+def test_a_schema_fields_policy_limits_the_whole_imported_block(
     world: World, http: httpx2.Client
 ) -> None:
     folder = world.server.settings.data_dir / "block_schemas"
@@ -91,7 +91,7 @@ def test_a_field_of_a_schema_limits_its_whole_block_in_a_file(
     (folder / "student.toml").write_text(SCHEMA)
     blocks = [{"label": "student", "value": TEXT, "schema_ref": "student"}]
     agent = ok(http.post("/v1/agents/", json={"model": CLOUD, "memory_blocks": blocks}))["id"]
-    made = imported(http, export(http, agent))
+    made = import_agent(http, export(http, agent))
     assert allowed(http, f"blocks/{block_of(http, made, 'student')}") == ["local"]
     say(http, made, "Hello.")
     assert not world.cloud.saw("vuqkzoq-field")
@@ -100,7 +100,7 @@ def test_a_field_of_a_schema_limits_its_whole_block_in_a_file(
 @pytest.mark.parametrize(
     "policy", [["local"], {"allowed": ["openai"]}, 5, True, "", "o p", "openai;;", "nobody,openai"]
 )
-def test_a_policy_that_cannot_be_read_allows_no_model(
+def test_an_invalid_policy_in_a_file_allows_no_model(
     world: World, http: httpx2.Client, policy: Any
 ) -> None:
     file = export(http, agent_of(http, ("human", CANARY)))
@@ -109,7 +109,7 @@ def test_a_policy_that_cannot_be_read_allows_no_model(
     file["agents"][0]["folder_ids"] = ["source-0"]
     (part,) = file["ricordo"]["agents"].values()
     part["egress"] = policy
-    made = imported(http, file)
+    made = import_agent(http, file)
     (shelf,) = ok(http.get(f"/v1/agents/{made}/folders"))
     assert allowed(http, f"folders/{shelf['id']}") == []
     assert allowed(http, f"blocks/{block_of(http, made, 'human')}") == []
@@ -119,7 +119,7 @@ def test_a_policy_that_cannot_be_read_allows_no_model(
 
 
 @given(value=st.none() | st.integers() | st.lists(st.text()) | st.text(";,ab :-", max_size=20))
-def test_a_label_that_is_read_allows_no_more_than_what_it_names(value: Any) -> None:
+def test_a_parsed_policy_label_never_allows_unnamed_destinations(value: Any) -> None:
     label = read_label(value)
     assert (label is None) == (value is None)
     assert read_label(label) == label
@@ -127,7 +127,7 @@ def test_a_label_that_is_read_allows_no_more_than_what_it_names(value: Any) -> N
         assert not permits(label, Destination("openai", is_local=True))
 
 
-def test_a_template_keeps_policies_and_makes_those_of_its_agents_stricter(
+def test_a_template_keeps_policies_and_a_migration_only_tightens_them(
     world: World, http: httpx2.Client, quick_jobs: None
 ) -> None:
     agent = agent_of(http, ("human", CANARY), ("rules", "Be kind vuq-rule."), name="Private")

@@ -3,9 +3,12 @@
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.features.egress.providers import CLOUD, LOCAL, World, says
 from tests.seams.http import ok, refused
+
+SECRET = "Has the illness vuq-moved 17"
 
 
 def agent_of(http: httpx2.Client, *blocks: tuple[str, str], model: str = CLOUD, **more: Any) -> str:
@@ -32,7 +35,7 @@ def switch(http: httpx2.Client, agent: str, model: str) -> None:
     ok(http.patch(f"/v1/agents/{agent}", json={"model": model}))
 
 
-def test_a_withheld_block_is_named_and_its_text_stays_here(
+def test_a_withheld_block_is_mentioned_but_its_text_is_not_sent(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, ("human", "Likes tea.\nHas the illness vuq-block."))
@@ -48,9 +51,7 @@ def test_a_withheld_block_is_named_and_its_text_stays_here(
     assert "withheld" not in world.local.last
 
 
-def test_a_policy_may_name_providers_and_an_empty_one_allows_none(
-    world: World, http: httpx2.Client
-) -> None:
+def test_a_policy_allows_the_named_providers_or_none(world: World, http: httpx2.Client) -> None:
     agent = agent_of(http, ("one", "Text vuq-named."), ("two", "Text vuq-nobody."))
     allow(http, f"blocks/{block_of(http, agent, 'one')}", "openai")
     allow(http, f"blocks/{block_of(http, agent, 'two')}")
@@ -63,7 +64,7 @@ def test_a_policy_may_name_providers_and_an_empty_one_allows_none(
     assert not world.local.saw("vuq-nobody")
 
 
-def test_an_answer_that_an_allowed_model_made_of_it_is_withheld_later(
+def test_an_answer_made_from_a_restricted_block_is_withheld_too(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, ("human", "Has the illness vuq-told."), model=LOCAL)
@@ -91,7 +92,7 @@ def test_an_answer_that_an_allowed_model_made_of_it_is_withheld_later(
         assert canary in world.local.last, canary
 
 
-def test_a_copy_of_a_withheld_line_is_withheld_wherever_it_stands(
+def test_copies_of_a_withheld_line_are_withheld_everywhere(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(
@@ -108,7 +109,7 @@ def test_a_copy_of_a_withheld_line_is_withheld_wherever_it_stands(
     assert "Likes maths." in world.cloud.last
 
 
-def test_a_withheld_block_cannot_be_edited_by_a_model_that_does_not_see_it(
+def test_a_model_cannot_edit_a_block_that_is_withheld_from_it(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, ("human", "Has the illness vuq-kept."))
@@ -121,7 +122,7 @@ def test_a_withheld_block_cannot_be_edited_by_a_model_that_does_not_see_it(
     assert ok(http.get(f"/v1/blocks/{block}"))["value"] == "Has the illness vuq-kept."
 
 
-def test_a_model_that_sees_it_cannot_copy_it_into_a_block_that_more_may_see(
+def test_restricted_text_cannot_be_copied_into_a_less_restricted_block(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, ("human", "Has the illness vuq-moved."), ("notes", ""), model=LOCAL)
@@ -135,7 +136,61 @@ def test_a_model_that_sees_it_cannot_copy_it_into_a_block_that_more_may_see(
     assert "egress policy allows fewer destinations" in world.local.last
 
 
-def test_a_step_records_what_went_where(world: World, http: httpx2.Client) -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("memory", {"command": "rename", "path": "notes", "description": SECRET}),
+        ("memory", {"command": "rename", "old_path": "notes", "new_path": SECRET}),
+        ("memory", {"command": "rename", "old_path": "notes", "new_path": "vuq-moved_17"}),
+        (
+            "memory",
+            {
+                "command": "rename",
+                "old_path": "notes",
+                "new_path": "plans",
+                "description": f"Kept: {SECRET}",
+            },
+        ),
+        ("memory", {"command": "create", "path": SECRET.replace(" ", "_"), "file_text": "Tea"}),
+        ("archival_memory_insert", {"content": "Likes tea.", "tags": ["tea", "vuq-moved 17"]}),
+    ],
+)
+def test_neither_a_description_nor_a_name_gets_it(
+    world: World, http: httpx2.Client, tool: str, arguments: dict[str, Any]
+) -> None:
+    agent = agent_of(http, ("human", SECRET), ("notes", "Tea."), model=LOCAL, tools=[tool])
+    allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
+    world.local.script.append(says("", (tool, arguments)))
+    say(http, agent, "Note it.")
+    switch(http, agent, CLOUD)
+    say(http, agent, "Hello.")
+    assert "egress policy" in world.local.last
+    assert not world.cloud.saw("vuq")
+    assert ok(http.get(f"/v1/blocks/{block_of(http, agent, 'notes')}"))["value"] == "Tea."
+
+
+def test_names_and_descriptions_without_it_are_saved(world: World, http: httpx2.Client) -> None:
+    agent = agent_of(http, ("human", SECRET), ("notes", "Tea."), model=LOCAL, tools=["memory"])
+    allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
+    arguments = {
+        "command": "rename",
+        "old_path": "notes",
+        "new_path": "drinks",
+        "description": "Drinks that are liked",
+    }
+    # A block with the same policy may get the text.
+    described = {"command": "rename", "path": "human", "description": f"Of one who {SECRET}"}
+    world.local.script.append(says("", ("memory", arguments), ("memory", described)))
+    say(http, agent, "Note it.")
+    drinks = ok(http.get(f"/v1/blocks/{block_of(http, agent, 'drinks')}"))
+    assert drinks["description"] == "Drinks that are liked"
+    human = ok(http.get(f"/v1/blocks/{block_of(http, agent, 'human')}"))
+    assert human["description"] == f"Of one who {SECRET}"
+
+
+def test_a_step_records_its_destination_and_what_was_shown_or_withheld(
+    world: World, http: httpx2.Client
+) -> None:
     agent = agent_of(http, ("human", "One line."), ("notes", "Two\nlines."), model=CLOUD)
     allow(http, f"blocks/{block_of(http, agent, 'human')}", "openai")
     allow(http, f"blocks/{block_of(http, agent, 'notes')}", "local")
@@ -148,7 +203,7 @@ def test_a_step_records_what_went_where(world: World, http: httpx2.Client) -> No
     assert record["withheld"] == {"block:notes": 2}
 
 
-def test_before_a_switch_the_preview_says_what_would_be_withheld(
+def test_the_egress_preview_lists_what_another_model_would_not_see(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, ("human", "One line."), model=LOCAL)
@@ -164,7 +219,9 @@ def test_before_a_switch_the_preview_says_what_would_be_withheld(
     assert not world.cloud.bodies
 
 
-def test_a_policy_name_must_be_a_name(http: httpx2.Client, world: World) -> None:
+def test_a_policy_with_an_invalid_provider_name_is_refused(
+    http: httpx2.Client, world: World
+) -> None:
     agent = agent_of(http, ("human", "Text."), model=LOCAL)
     path = f"/v1/blocks/{block_of(http, agent, 'human')}/egress"
     assert "is not a name of a provider" in refused(http.put(path, json={"allowed": ["a;b"]}), 400)

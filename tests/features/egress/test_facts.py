@@ -5,6 +5,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from ricordo.domain.scope import Scope
+from ricordo.features.knowledge.facts import decisions, queries
+from ricordo.storage import users
 from tests.features.egress.providers import CLOUD, LOCAL, World, says
 from tests.features.egress.test_blocks import agent_of
 from tests.seams.http import ok, refused
@@ -52,7 +55,7 @@ def test_facts_of_a_kind_are_withheld_line_by_line(
     assert not world.cloud.saw("vuqkzoq")
 
 
-def test_facts_beside_the_hits_of_a_search_are_left_out(
+def test_search_results_leave_out_restricted_facts(
     world: World, http: httpx2.Client, eve: str
 ) -> None:
     agent = agent_of(http, model=CLOUD)
@@ -63,7 +66,7 @@ def test_facts_beside_the_hits_of_a_search_are_left_out(
     assert not world.cloud.saw("vuqkzoq")
 
 
-def test_facts_are_no_sources_for_a_model_that_may_not_see_them(
+def test_ask_sends_no_restricted_facts_to_a_forbidden_model(
     world: World, http: httpx2.Client, eve: str
 ) -> None:
     question = {"question": "Where do I live, and which tea do I like?", "model": CLOUD}
@@ -72,10 +75,31 @@ def test_facts_are_no_sources_for_a_model_that_may_not_see_them(
     assert not world.cloud.saw("vuqkzoq")
 
 
-def test_only_the_user_loosens_the_policy_of_their_facts(http: httpx2.Client, eve: str) -> None:
+def test_only_the_user_may_loosen_the_policy_of_their_facts(http: httpx2.Client, eve: str) -> None:
     path = f"/v1/users/{eve}/facts/egress"
     assert ok(http.get(path)) == [{"kind": "who", "allowed": ["local"]}]
     looser = {"kind": "who", "allowed": None}
     refused(http.put(path, json=looser), 403)
     ok(http.put(path, json=looser, headers=USER))
     assert ok(http.get(path)) == []
+
+
+def test_others_can_only_tighten_the_policy_of_a_fact_moved_to_another_kind(
+    world: World, http: httpx2.Client, eve: str
+) -> None:
+    path = f"/v1/users/{eve}/facts"
+    (fact,) = [
+        fact for fact in ok(http.get(path, params={"kind": "who"})) if "town" in fact["sentence"]
+    ]
+    moved = ok(http.patch(f"{path}/{fact['id']}", json={"kind": "event"}, headers=USER))
+    user = world.server.read(lambda tx: users.require(tx, Scope(), eve))
+
+    def label() -> str | None:
+        (row,) = world.server.read(lambda tx: queries.by_ids(tx, [moved["id"]]))
+        return row.egress
+
+    assert label() == "local"
+    world.server.write(lambda tx: decisions.set_egress(tx, Scope(), user, "event", ["openai"]))
+    assert label() == "local;openai"
+    ok(http.put(f"{path}/egress", json={"kind": "event", "allowed": None}, headers=USER))
+    assert label() is None

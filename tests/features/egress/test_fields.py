@@ -19,7 +19,7 @@ egress = ["local"]
 TEXT = "## Goals\nLearn algebra.\n\n## Health\nHas vuqkzoq-field.\nAnd more.\n"
 
 
-def test_a_withheld_field_is_named_and_the_others_are_shown(
+def test_a_withheld_field_is_mentioned_and_the_other_fields_are_sent(
     world: World, http: httpx2.Client
 ) -> None:
     folder = world.server.settings.data_dir / "block_schemas"

@@ -411,7 +411,9 @@ def chat(
     return str(ok(answer)["choices"][0]["message"]["content"])
 
 
-def told_chat(world: World, http: httpx2.Client, name: str) -> tuple[str, list[tuple[str, str]]]:
+def restricted_chat(
+    world: World, http: httpx2.Client, name: str
+) -> tuple[str, list[tuple[str, str]]]:
     """Make a chat in which a local model said the canary; then change the agent's model."""
     agent = local_agent(http)
     world.local.script.append(says(f"In other words: {CANARY}"))
@@ -423,25 +425,25 @@ def told_chat(world: World, http: httpx2.Client, name: str) -> tuple[str, list[t
 
 
 def in_a_chat_of_an_openai_client(world: World, http: httpx2.Client) -> None:
-    agent, said = told_chat(world, http, "")
+    agent, said = restricted_chat(world, http, "")
     chat(http, agent, *said, ("user", "Say it again."))
     assert world.cloud.bodies
 
 
 def in_an_edited_chat(world: World, http: httpx2.Client) -> None:
-    agent, said = told_chat(world, http, "")
+    agent, said = restricted_chat(world, http, "")
     chat(http, agent, ("user", "Another question."), said[1], ("user", "Say it again."))
     assert world.cloud.bodies
 
 
 def in_an_edited_chat_with_a_name(world: World, http: httpx2.Client) -> None:
-    agent, said = told_chat(world, http, "edited")
+    agent, said = restricted_chat(world, http, "edited")
     chat(http, agent, ("user", "No."), said[1], ("user", "Again."), name="edited")
     assert world.cloud.bodies
 
 
 def in_an_answer_of_the_api(world: World, http: httpx2.Client) -> None:
-    agent, _ = told_chat(world, http, "")
+    agent, _ = restricted_chat(world, http, "")
     body = {"model": agent, "input": "What do you know?"}
     ok(http.post("/v1/responses", json=body))
     assert world.cloud.saw("withheld from openai")
@@ -455,7 +457,7 @@ def in_a_copy_that_a_client_shows(world: World, http: httpx2.Client) -> None:
 
 
 def in_a_title(world: World, http: httpx2.Client) -> None:
-    agent, said = told_chat(world, http, "title")
+    agent, said = restricted_chat(world, http, "title")
     history = "\n".join(f"{role.upper()}: {text}" for role, text in said)
     task = f"### Task:\nGenerate a title.\n<chat_history>\n{history}\nUSER: {SECRET}\n"
     chat(http, agent, ("user", task), name="title")
@@ -463,7 +465,7 @@ def in_a_title(world: World, http: httpx2.Client) -> None:
 
 
 def in_the_history_of_a_temporary_chat(world: World, http: httpx2.Client) -> None:
-    agent, said = told_chat(world, http, "kept")
+    agent, said = restricted_chat(world, http, "kept")
     chat(http, agent, *said, ("assistant", SECRET), ("user", "Again."), name="local:2")
     assert world.cloud.bodies
 
@@ -611,7 +613,7 @@ PATHS: tuple[Callable[[World, httpx2.Client], None], ...] = (
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
-def test_no_byte_of_it_reaches_the_forbidden_provider(
+def test_no_restricted_text_reaches_the_forbidden_provider(
     path: Callable[[World, httpx2.Client], None], world: World, http: httpx2.Client
 ) -> None:
     path(world, http)
@@ -620,7 +622,7 @@ def test_no_byte_of_it_reaches_the_forbidden_provider(
     assert leaks == []
 
 
-def test_pictures_of_a_withheld_message_stay_too(world: World, http: httpx2.Client) -> None:
+def test_pictures_in_a_withheld_message_are_not_sent(world: World, http: httpx2.Client) -> None:
     agent = agent_of(http, model=LOCAL)
     conversation = conversation_of(http, agent)
     data = base64.b64encode(CANARY.encode()).decode()

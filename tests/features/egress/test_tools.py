@@ -40,7 +40,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingProvider]:
     provider.close()
 
 
-def returned(messages: list[Any]) -> list[tuple[str, str]]:
+def tool_results(messages: list[Any]) -> list[tuple[str, str]]:
     returns = [one for one in messages if one["message_type"] == "tool_return_message"]
     return [(one["status"], one["tool_return"]) for one in returns]
 
@@ -52,13 +52,13 @@ def test_a_web_search_with_a_withheld_text_is_not_sent(
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["web_search"])
     allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
     world.local.script.append(says("", ("web_search", {"query": piece})))
-    ((status, text),) = returned(say(http, agent, "Search."))
+    ((status, text),) = tool_results(say(http, agent, "Search."))
     assert status == "error"
     assert "its egress policy forbids web_search" in text
     assert engine.bodies == []
 
 
-def test_a_search_without_it_is_sent_and_so_is_one_that_the_policy_allows(
+def test_searches_without_restricted_text_or_allowed_by_policy_are_sent(
     world: World, http: httpx2.Client, engine: RecordingProvider
 ) -> None:
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["web_search"])
@@ -73,18 +73,20 @@ def test_a_search_without_it_is_sent_and_so_is_one_that_the_policy_allows(
     assert engine.saw("vuqkzoq-tool")
 
 
-def test_a_page_s_address_with_a_withheld_text_is_not_fetched(
+def test_a_url_that_contains_a_withheld_text_is_not_fetched(
     world: World, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["fetch_webpage"])
     allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
     address = "https://example.invalid/?q=vuqkzoq-tool"
     world.local.script.append(says("", ("fetch_webpage", {"url": address})))
-    ((status, text),) = returned(say(http, agent, "Fetch."))
+    ((status, text),) = tool_results(say(http, agent, "Fetch."))
     assert (status, "egress policy" in text) == ("error", True)
 
 
-def test_an_mcp_server_gets_it_only_by_name(world: World, http: httpx2.Client) -> None:
+def test_an_mcp_server_gets_restricted_text_only_if_the_policy_names_it(
+    world: World, http: httpx2.Client
+) -> None:
     heard: list[str] = []
     server = MCPServer("school")
 
@@ -110,11 +112,11 @@ def test_an_mcp_server_gets_it_only_by_name(world: World, http: httpx2.Client) -
             heard.clear()
             allow(http, f"blocks/{block}", *names)
             world.local.script.append(says("", ("enrol", {"text": SECRET})))
-            ((status, _),) = returned(say(http, agent, "Enrol."))
+            ((status, _),) = tool_results(say(http, agent, "Enrol."))
             assert (status == "success", bool(heard)) == (is_sent, is_sent), names
 
 
-def test_escapes_in_arguments_hide_nothing(
+def test_restricted_text_is_found_in_escaped_arguments(
     world: World, http: httpx2.Client, engine: RecordingProvider
 ) -> None:
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["web_search"])
@@ -125,20 +127,20 @@ def test_escapes_in_arguments_hide_nothing(
         "?", escaped
     )
     world.local.script.append(message)
-    ((status, _),) = returned(say(http, agent, "Search."))
+    ((status, _),) = tool_results(say(http, agent, "Search."))
     assert status == "error"
     assert engine.bodies == []
 
 
-def test_a_text_with_a_policy_can_still_be_forgotten(world: World, http: httpx2.Client) -> None:
+def test_a_text_with_an_egress_policy_can_be_forgotten(world: World, http: httpx2.Client) -> None:
     agent = agent_of(http, ("human", SECRET), model=LOCAL, tools=["forget"])
     allow(http, f"blocks/{block_of(http, agent, 'human')}", "local")
     world.local.script.append(says("", ("forget", {"what": SECRET})))
-    (result,) = returned(say(http, agent, f"Forget this: {SECRET}"))
+    (result,) = tool_results(say(http, agent, f"Forget this: {SECRET}"))
     assert "egress policy" not in result[1]
 
 
-def test_a_tool_in_a_sandbox_with_a_network_gets_it_only_by_name(
+def test_a_sandboxed_tool_with_network_gets_restricted_text_only_if_allowed(
     world: World, http: httpx2.Client
 ) -> None:
     source = 'def post(text: str) -> str:\n    """Post.\n\n    Args:\n        text: The text.\n    """\n    return "Posted."\n'
@@ -148,5 +150,5 @@ def test_a_tool_in_a_sandbox_with_a_network_gets_it_only_by_name(
     for names, is_sent in ((["local"], False), (["local", "sandbox"], True)):
         allow(http, f"blocks/{block}", *names)
         world.local.script.append(says("", ("post", {"text": SECRET})))
-        ((_, text),) = returned(say(http, agent, "Post it."))
+        ((_, text),) = tool_results(say(http, agent, "Post it."))
         assert ("its egress policy forbids sandbox" in text) is not is_sent, text

@@ -111,6 +111,6 @@ def wait_for(is_so: Callable[[], Any]) -> Any:
     """Wait until the function returns a value, and return it."""
     end = time.monotonic() + LIMIT
     while not (found := is_so()):
-        assert time.monotonic() < end, "it did not come"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.02)
     return found

@@ -96,7 +96,7 @@ def say(api: Api, group_id: str, text: str = "Hello all.", **more: Any) -> dict[
     return answer
 
 
-def held(api: Api, agent_id: str, group_id: str) -> list[dict[str, Any]]:
+def group_messages(api: Api, agent_id: str, group_id: str) -> list[dict[str, Any]]:
     """Return an agent's messages of the group, oldest first."""
     response = api.http.get(
         f"/v1/agents/{agent_id}/messages", params={"group_id": group_id, "order": "asc"}
@@ -115,6 +115,6 @@ def wait_for(is_so: Callable[[], Any]) -> Any:
     """Wait until the function returns a value, and return it."""
     end = time.monotonic() + LIMIT
     while not (found := is_so()):
-        assert time.monotonic() < end, "it did not come"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.02)
     return found

@@ -41,7 +41,7 @@ def guarded(guarded_server: ServerInThread) -> Iterator[Cast]:
         yield Cast(guarded_server, http)
 
 
-def test_what_an_asked_agent_learns_is_the_users_and_stays_in_their_talk(guarded: Cast) -> None:
+def test_what_a_called_agent_learns_belongs_to_the_callers_user(guarded: Cast) -> None:
     ben = guarded.agent(
         "Ben",
         "core_memory_append",
@@ -74,12 +74,13 @@ def test_what_an_asked_agent_learns_is_the_users_and_stays_in_their_talk(guarded
         assert f"{other}-canary" not in seen
         (block,) = ok(guarded.http.get(f"/v1/agents/{ben}/core-memory/blocks", **options))
         assert block["value"] == f"Nobody yet.\nIs {name}-canary."
-    assert guarded.incoming("Ben") == []  # in the agent's own conversation
+    # The agent's own conversation gets no message.
+    assert guarded.incoming("Ben") == []
     prompts = [str(request.messages) for request in guarded.requests["Ben"]]
     assert not [prompt for prompt in prompts if "ada-canary" in prompt and "bob-canary" in prompt]
 
 
-def test_the_user_is_carried_through_a_conversation_that_an_administrator_continues(
+def test_an_agent_call_keeps_the_conversations_user_when_an_administrator_continues(
     guarded: Cast,
 ) -> None:
     guarded.agent("Ben")
@@ -94,7 +95,7 @@ def test_the_user_is_carried_through_a_conversation_that_an_administrator_contin
     assert guarded.incoming("Ben") == []
 
 
-def test_an_agent_that_is_kept_to_others_or_talks_with_another_is_as_one_that_is_not_there(
+def test_agents_restricted_to_other_users_are_not_found(
     guarded: Cast,
 ) -> None:
     ada, people = guarded.server.key("ada"), People(guarded.server, guarded.http)
@@ -119,7 +120,7 @@ def test_an_agent_that_is_kept_to_others_or_talks_with_another_is_as_one_that_is
     assert guarded.requests["Kay"] == []
 
 
-def test_an_agent_of_another_organization_is_not_there(guarded: Cast) -> None:
+def test_agents_of_other_organizations_are_not_found(guarded: Cast) -> None:
     guarded.agent("Ann", *ALL)
     row = {"id": OTHERS, "name": "Others", "created_at": 0, "updated_at": 0}
     columns = organizations.c.keys()
@@ -154,7 +155,7 @@ def edits_wait(cast: Cast, name: str, label: str = "plan") -> bool:
 
 @pytest.mark.parametrize("tool", [WAITS, ASYNC])
 @pytest.mark.parametrize("is_untrusted", [False, True])
-def test_what_a_sender_read_from_outside_makes_its_message_untrusted(
+def test_an_agents_message_is_untrusted_after_untrusted_content(
     cast: Cast, tool: str, is_untrusted: bool
 ) -> None:
     plan = [{"label": "plan", "value": "Nothing.", "policy": "guarded"}]
@@ -170,7 +171,7 @@ def test_what_a_sender_read_from_outside_makes_its_message_untrusted(
 
 
 @pytest.mark.parametrize("is_untrusted", [False, True])
-def test_an_untrusted_answer_makes_the_askers_turn_untrusted(
+def test_an_untrusted_answer_makes_the_calling_turn_untrusted(
     cast: Cast, is_untrusted: bool
 ) -> None:
     plan = [{"label": "plan", "value": "Nothing.", "policy": "guarded"}]
@@ -185,7 +186,7 @@ def test_an_untrusted_answer_makes_the_askers_turn_untrusted(
     assert edits_wait(cast, "Ann") == is_untrusted
 
 
-def test_http_is_not_needed(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_calls_do_not_use_http(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server without a reachable name can still ask agents."""
     monkeypatch.setattr(httpx2.AsyncClient, "send", None)
     cast.agent("Ben")
@@ -194,7 +195,7 @@ def test_http_is_not_needed(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None
     assert answer_in(cast.returned("Ann")[0])["response"] == ["ok"]
 
 
-def test_what_an_agent_said_before_its_time_was_over_is_as_untrusted_as_it_is(
+def test_an_answer_cut_off_by_the_time_limit_stays_untrusted(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_AGENT_CALL_SECONDS", "1")

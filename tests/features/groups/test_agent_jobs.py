@@ -5,19 +5,24 @@ agents are deleted.
 """
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text, update
 
+from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.domain.job import Job
+from ricordo.domain.message import TextPart
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy
 from ricordo.features.groups import agent_jobs
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.features.groups.cast import ASYNC, WAITS, Cast, wait_for
 from tests.seams.http import ok
-from tests.seams.server import ServerInThread, serving
+from tests.seams.server import LIMIT, ServerInThread, serving
 
 
 def deliveries(server: ServerInThread, *statuses: str) -> list[Job]:
@@ -30,7 +35,7 @@ def deliver(server: ServerInThread, job: Job) -> None:
     server.run(agent_jobs.deliver(server.runtime, job, lambda _done, _all: None))
 
 
-def test_a_message_without_waiting_ends_the_turn_and_is_delivered_once(cast: Cast) -> None:
+def test_an_async_message_ends_the_turn_and_is_delivered_once(cast: Cast) -> None:
     ben = cast.agent("Ben")
     ann = cast.agent("Ann", ASYNC, include_base_tool_rules=True)
     cast.says("Ann", call(ASYNC, message="Buy tea.", other_agent_id=ben), "Never said.")
@@ -51,7 +56,7 @@ def test_a_message_without_waiting_ends_the_turn_and_is_delivered_once(cast: Cas
     assert cast.incoming("Ann") == []
 
 
-def test_several_messages_of_one_step_come_in_their_order(cast: Cast) -> None:
+def test_several_messages_of_one_step_are_delivered_in_order(cast: Cast) -> None:
     ben = cast.agent("Ben")
     cast.agent("Ann", ASYNC)
     calls = [call(ASYNC, message=f"Number {number}.", other_agent_id=ben) for number in range(4)]
@@ -67,7 +72,7 @@ def test_several_messages_of_one_step_come_in_their_order(cast: Cast) -> None:
     ]
 
 
-def test_a_step_that_is_not_saved_sends_nothing(cast: Cast) -> None:
+def test_a_step_that_was_not_saved_sends_nothing(cast: Cast) -> None:
     ben = cast.agent("Ben")
     cast.agent("Ann", ASYNC)
     trigger = "CREATE TRIGGER broken BEFORE INSERT ON steps BEGIN SELECT RAISE(ABORT, 'no'); END"
@@ -82,7 +87,7 @@ def test_a_step_that_is_not_saved_sends_nothing(cast: Cast) -> None:
     assert cast.incoming("Ben") == []
 
 
-def test_a_message_waits_for_a_busy_agent_and_for_one_that_waits_for_an_approval(
+def test_a_message_waits_for_a_busy_agent_and_for_its_approval(
     cast: Cast,
 ) -> None:
     rules = [{"type": "requires_approval", "tool_name": "archival_memory_insert"}]
@@ -121,7 +126,7 @@ def test_a_message_waits_for_a_busy_agent_and_for_one_that_waits_for_an_approval
     wait_for(lambda: cast.incoming("Ben"))
 
 
-def test_a_message_to_an_agent_that_is_deleted_meanwhile_ends_its_job(cast: Cast) -> None:
+def test_a_message_to_a_deleted_agent_fails_once(cast: Cast) -> None:
     ben = cast.agent("Ben")
     cast.agent("Ann", ASYNC)
     cast.says("Ann", call(ASYNC, message="Buy tea.", other_agent_id=ben), "Sent.")
@@ -139,7 +144,7 @@ def test_a_message_to_an_agent_that_is_deleted_meanwhile_ends_its_job(cast: Cast
     assert "not found" in (failed.error or {})["message"]
 
 
-def test_a_delivery_that_a_stop_cut_off_is_answered_after_the_restart(tmp_path: Path) -> None:
+def test_a_delivery_cut_off_by_a_stop_is_answered_after_the_restart(tmp_path: Path) -> None:
     with serving(tmp_path, shutdown_grace=0) as first, first.http() as http:
         cast = Cast(first, http)
         ben = cast.agent("Ben")
@@ -165,7 +170,7 @@ def test_a_delivery_that_a_stop_cut_off_is_answered_after_the_restart(tmp_path: 
         assert len(again.incoming("Ben")) == 1
 
 
-def test_a_turn_that_takes_long_is_looked_at_later(
+def test_a_long_delivery_turn_is_checked_again_later(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_jobs, "_PATIENCE", 0.05)
@@ -188,7 +193,37 @@ def test_a_turn_that_takes_long_is_looked_at_later(
     assert len(cast.incoming("Ben")) == len(cast.requests["Ben"]) == 1
 
 
-def test_messages_without_waiting_make_no_circle(cast: Cast) -> None:
+def test_a_delivery_that_stops_waiting_for_a_busy_agent_leaves_no_task(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_jobs, "_PATIENCE", 0.01)
+    ben = cast.agent("Ben")
+    begun, opened = threading.Event(), asyncio.Event()
+
+    async def wait(_request: object) -> str:
+        begun.set()
+        await opened.wait()
+        return "Bought."
+
+    async def tasks_after(tries: int) -> int:
+        request = TurnRequest(Scope(), ben, (NewMessage("user", (TextPart("Hello."),)),))
+        for _ in range(tries):
+            with pytest.raises(Busy):
+                await agent_jobs._free_turn(cast.server.runtime, request)
+        await asyncio.sleep(0.01)
+        return sum("LiveRun.wait" in str(task.get_coro()) for task in asyncio.all_tasks())
+
+    cast.says("Ben", wait)
+    body = {"messages": [{"role": "user", "content": "Buy tea."}]}
+    run = ok(cast.http.post(f"/v1/agents/{ben}/messages/async", json=body))["id"]
+    assert begun.wait(LIMIT)
+    before = cast.server.run(tasks_after(0))
+    assert cast.server.run(tasks_after(5)) == before
+    cast.server.loop.call_soon_threadsafe(opened.set)
+    wait_for(lambda: ok(cast.http.get(f"/v1/runs/{run}"))["status"] == "completed")
+
+
+def test_async_messages_cannot_form_a_cycle(cast: Cast) -> None:
     ann = cast.agent("Ann", ASYNC, WAITS)
     ben = cast.agent("Ben", ASYNC, WAITS)
     for tool in (ASYNC, WAITS):

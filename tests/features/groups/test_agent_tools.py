@@ -16,7 +16,7 @@ from tests.features.groups.cast import ALL, ASYNC, TAGS, WAITS, Cast, answer_in,
 from tests.seams.http import ok
 
 
-def test_an_agent_gets_the_answer_of_another_as_text_of_a_python_dict(cast: Cast) -> None:
+def test_an_agent_call_returns_the_answer_as_a_python_dict(cast: Cast) -> None:
     ben = cast.agent("Ben")
     ann = cast.agent("Ann", WAITS)
     cast.asks("Ann", "Ben", "What IS six times seven?", then="It is 42.")
@@ -32,7 +32,7 @@ def test_an_agent_gets_the_answer_of_another_as_text_of_a_python_dict(cast: Cast
     assert (incoming["sender_id"], incoming["name"]) == (ann, "Ann")
 
 
-def test_what_is_said_by_send_message_is_text_too_and_deeds_are_named(cast: Cast) -> None:
+def test_send_message_texts_and_tool_names_are_in_the_answer(cast: Cast) -> None:
     tools = ("send_message", "archival_memory_insert")
     cast.agent("Ben", *tools, agent_type="memgpt_agent", include_base_tool_rules=False)
     cast.agent("Ann", WAITS)
@@ -46,12 +46,13 @@ def test_what_is_said_by_send_message_is_text_too_and_deeds_are_named(cast: Cast
     assert "no response" not in text
 
 
-def test_an_agent_that_ends_its_turn_after_tools_without_a_word_says_what_it_did(
+def test_an_empty_answer_lists_the_tools_that_were_called(
     cast: Cast,
 ) -> None:
     cast.agent("Ben", "archival_memory_insert")
     cast.agent("Ann", WAITS)
-    for _ in range(2):  # From the second call on, such an agent once never answered again.
+    # Once such an agent did not answer any more after its first call.
+    for _ in range(2):
         cast.asks("Ann", "Ben")
         cast.says(
             "Ben",
@@ -75,7 +76,7 @@ def test_include_multi_agent_tools_attaches_all_three_once(cast: Cast) -> None:
     assert without == []
 
 
-def test_agents_are_found_by_tags_and_answer_one_after_the_other(cast: Cast) -> None:
+def test_agents_called_by_tags_answer_one_after_another(cast: Cast) -> None:
     cast.agent("Ann", TAGS, tags=["x", "y"])
     tagged = {"Ben": ["x", "y"], "Cid": ["x", "z"], "Dan": ["y"], "Eve": [], "Hid": ["x"]}
     for name, tags in tagged.items():
@@ -107,7 +108,7 @@ def test_agents_are_found_by_tags_and_answer_one_after_the_other(cast: Cast) -> 
     assert cast.incoming("Ann") == []
 
 
-def test_a_failing_member_is_told_in_its_answer_and_the_others_are_asked(cast: Cast) -> None:
+def test_a_failing_agent_is_reported_and_the_others_are_asked(cast: Cast) -> None:
     cast.agent("Ann", TAGS, WAITS)
     for name in ("Ben", "Cid", "Dan"):
         cast.agent(name, tags=["team"])
@@ -120,7 +121,7 @@ def test_a_failing_member_is_told_in_its_answer_and_the_others_are_asked(cast: C
     assert answer_in(cast.returned("Ann")[0])["response"] == ["<error: The model is out.>"]
 
 
-def test_an_agent_that_is_not_there_or_not_the_callers_is_not_found(cast: Cast) -> None:
+def test_calls_to_missing_agents_are_refused(cast: Cast) -> None:
     cast.agent("Ann", *ALL)
     missing = "agent-00000000-0000-4000-8000-000000000000"
     ones = [
@@ -145,7 +146,7 @@ def test_an_agent_that_is_not_there_or_not_the_callers_is_not_found(cast: Cast) 
     assert cast.returned("Ann")[0][0] == "error"
 
 
-def test_nobody_asks_itself_or_an_agent_that_waits_for_it(cast: Cast) -> None:
+def test_an_agent_cannot_call_itself_or_an_agent_that_waits_for_it(cast: Cast) -> None:
     cast.agent("Ann", *ALL)
     cast.agent("Ben", *ALL, tags=["b"])
     cast.agent("Cid", *ALL)
@@ -174,7 +175,7 @@ def test_nobody_asks_itself_or_an_agent_that_waits_for_it(cast: Cast) -> None:
     assert cast.incoming("Ann") == []
 
 
-def test_a_chain_of_agents_ends_at_its_cap_and_each_call_has_its_result(cast: Cast) -> None:
+def test_a_chain_of_agent_calls_ends_at_the_depth_limit(cast: Cast) -> None:
     names = ["Ann", "Ben", "Cid", "Dan", "Eve", "Fay"]
     for name in reversed(names):
         cast.agent(name, *ALL)
@@ -191,7 +192,7 @@ def test_a_chain_of_agents_ends_at_its_cap_and_each_call_has_its_result(cast: Ca
     assert [len(cast.requests[name]) for name in names[:5]] == [40] * 5
 
 
-def test_the_cap_is_a_setting(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_call_depth_limit_is_a_setting(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Ann", "Ben", "Cid"):
         cast.agent(name, *ALL)
     for depth, is_asked in ((1, 0), (2, 0), (3, 1)):
@@ -204,7 +205,7 @@ def test_the_cap_is_a_setting(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(cast.requests["Cid"]) == is_asked
 
 
-def test_a_slow_agent_is_left_to_finish_and_the_result_says_so(
+def test_a_slow_agent_continues_and_the_result_names_its_run(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_AGENT_CALL_SECONDS", "0.3")
@@ -233,7 +234,7 @@ def test_a_slow_agent_is_left_to_finish_and_the_result_says_so(
     assert answer_in(cast.returned("Ann")[0])["response"] == ["ok"]
 
 
-def test_two_agents_that_ask_each_other_at_once_do_not_wait_for_a_time_out(cast: Cast) -> None:
+def test_simultaneous_mutual_calls_refuse_one_without_a_timeout(cast: Cast) -> None:
     cast.agent("Ann", WAITS)
     cast.agent("Ben", WAITS)
     both = asyncio.Barrier(2)
@@ -261,7 +262,7 @@ def test_two_agents_that_ask_each_other_at_once_do_not_wait_for_a_time_out(cast:
     assert "is waiting for the end of this turn" in refused[0].content
 
 
-def test_an_agent_that_waits_for_an_approval_is_told_with_its_run(cast: Cast) -> None:
+def test_a_call_to_an_agent_that_awaits_approval_names_its_run(cast: Cast) -> None:
     cast.agent("Ann", WAITS)
     rules = [{"type": "requires_approval", "tool_name": "archival_memory_insert"}]
     ben = cast.agent("Ben", "archival_memory_insert", tool_rules=rules)
@@ -275,7 +276,7 @@ def test_an_agent_that_waits_for_an_approval_is_told_with_its_run(cast: Cast) ->
     assert cast.returned("Ann")[0][0] == "error"
 
 
-def test_stopping_the_asking_turn_stops_the_asked_one(cast: Cast) -> None:
+def test_cancelling_a_turn_cancels_the_called_agents_turn(cast: Cast) -> None:
     cast.agent("Ann", WAITS)
     ben = cast.agent("Ben")
     asked = asyncio.Event()
@@ -296,7 +297,7 @@ def test_stopping_the_asking_turn_stops_the_asked_one(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("limit", [400, 1000, 50_000])
-def test_long_answers_are_cut_so_that_they_can_still_be_read(cast: Cast, limit: int) -> None:
+def test_long_answers_are_cut_and_stay_parseable(cast: Cast, limit: int) -> None:
     tool = ok(cast.http.get("/v1/tools/", params={"name": TAGS}))[0]["id"]
     ok(cast.http.patch(f"/v1/tools/{tool}", json={"return_char_limit": limit}))
     cast.agent("Ann", TAGS)

@@ -13,7 +13,7 @@ def run(shell: Shell, server: ServerInThread, *arguments: str, code: int = 0) ->
     return f"{done.stdout}{done.stderr}"
 
 
-def test_a_group_is_listed_shown_and_talked_with(shell: Shell, api: Api) -> None:
+def test_the_group_command_lists_shows_and_messages_groups(shell: Shell, api: Api) -> None:
     server = api.server
     members = [make_agent(api.http, name) for name in ("Uma", "Vera\x1b[2J")]
     body = {
@@ -38,7 +38,7 @@ def test_a_group_is_listed_shown_and_talked_with(shell: Shell, api: Api) -> None
     assert all(words in shown for words in (*members, "Two tutors."))
 
 
-def test_a_group_that_is_not_there_or_not_the_only_one_is_said(shell: Shell, api: Api) -> None:
+def test_missing_and_ambiguous_groups_are_reported(shell: Shell, api: Api) -> None:
     members = [make_agent(api.http, name) for name in ("Wim", "Xaver")]
     for _ in range(2):
         ok(api.http.post("/v1/groups/", json={"agent_ids": members, "description": "Twins"}))

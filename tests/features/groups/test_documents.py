@@ -50,7 +50,7 @@ def attach(http: httpx2.Client, agent: str, folder: str, do: str = "attach") -> 
     ok(http.patch(f"/v1/agents/{agent}/folders/{do}/{folder}"))
 
 
-def look(server: ServerInThread) -> None:
+def find_documents(server: ServerInThread) -> None:
     server.run(documents.look(server.runtime, Job(documents.LOOK, ""), lambda _done, _all: None))
 
 
@@ -91,14 +91,14 @@ def hidden_agents(http: httpx2.Client) -> list[str]:
     return [one["name"] for one in listed if one["name"].endswith("-doc-sleeptime")]
 
 
-def test_each_file_is_read_once_into_a_block_that_both_agents_see(
+def test_each_file_is_read_once_into_a_block_shared_by_the_pair(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(notes)
     agent = main_agent(http, name="Reader")
     folder = folder_with(http, "Prices", a="Apples cost 2.", b="Bread costs 3.")
     attach(http, agent["id"], folder)
-    look(server)
+    find_documents(server)
     wait_until(lambda: {"Apples", "Bread"} <= {*text_of(http, agent["id"], "Prices").split()})
     wait_until(lambda: hidden_agents(http) == [])
     block = block_of(http, agent["id"], "Prices")
@@ -112,14 +112,14 @@ def test_each_file_is_read_once_into_a_block_that_both_agents_see(
     )
     assert "Note prices alone." in asked.messages[0].text
     for _ in range(2):
-        look(server)
+        find_documents(server)
     upload(http, folder, "c", "Cheese costs 4.")
-    look(server)
+    find_documents(server)
     wait_until(lambda: "Cheese" in text_of(http, agent["id"], "Prices"))
     assert len(parts_in(server)) == 3
 
 
-def test_detaching_takes_the_block_that_was_made_and_none_that_a_person_made(
+def test_detaching_a_folder_removes_only_the_generated_block(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(notes)
@@ -127,36 +127,36 @@ def test_detaching_takes_the_block_that_was_made_and_none_that_a_person_made(
     made, own = folder_with(http, "Made", a="Milk."), folder_with(http, "Own", a="Oats.")
     for folder in (made, own):
         attach(http, agent, folder)
-    look(server)
+    find_documents(server)
     wait_until(
         lambda: "Milk." in text_of(http, agent, "Made") and "Oats." in text_of(http, agent, "Own")
     )
     wait_until(lambda: hidden_agents(http) == [])
     for folder in (made, own):
         attach(http, agent, folder, "detach")
-    look(server)
+    find_documents(server)
     assert block_of(http, agent, "Made") is None
     assert "Oats." in text_of(http, agent, "Own")
     attach(http, agent, made)
-    look(server)
+    find_documents(server)
     wait_until(lambda: "Milk." in text_of(http, agent, "Made"))
 
 
-def test_the_policy_of_a_block_holds_for_what_a_document_says(
+def test_notes_from_a_document_follow_the_blocks_policy(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(notes)
     guarded = [{"label": "Laws", "value": "None.", "policy": "guarded"}]
     agent = main_agent(http, memory_blocks=guarded)["id"]
     attach(http, agent, folder_with(http, "Laws", a="Obey."))
-    look(server)
+    find_documents(server)
     block = block_of(http, agent, "Laws")
     assert block is not None
     wait_until(lambda: len(ok(http.get(f"/v1/blocks/{block['id']}/diffs"))) == 1)
     assert text_of(http, agent, "Laws") == "None."
 
 
-def test_of_a_file_that_was_deleted_nothing_stays_and_the_others_are_read_again(
+def test_deleting_a_file_removes_its_notes_and_rereads_the_others(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(notes)
@@ -164,17 +164,17 @@ def test_of_a_file_that_was_deleted_nothing_stays_and_the_others_are_read_again(
     folder = folder_with(http, "Stock", keep="Kiwis.")
     gone = upload(http, folder, "gone", "Grapes.")
     attach(http, agent, folder)
-    look(server)
+    find_documents(server)
     wait_until(lambda: all(word in text_of(http, agent, "Stock") for word in ("Kiwis.", "Grapes.")))
     wait_until(lambda: hidden_agents(http) == [])
     assert http.delete(f"/v1/folders/{folder}/{gone}").status_code == 204
-    look(server)
-    look(server)
+    find_documents(server)
+    find_documents(server)
     wait_until(lambda: "Kiwis." in text_of(http, agent, "Stock"))
     assert "Grapes." not in text_of(http, agent, "Stock")
 
 
-def test_a_failure_is_tried_again_at_the_portion_it_was_at(
+def test_a_failed_reading_is_retried_at_the_same_portion(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(documents, "_CHARACTERS", 500)
@@ -189,13 +189,29 @@ def test_a_failure_is_tried_again_at_the_portion_it_was_at(
     agent = main_agent(http)["id"]
     words = [f"{name} {'x' * 480}" for name in ("One", "Two", "Three")]
     attach(http, agent, folder_with(http, "Long", a="\n".join(words)))
-    look(server)
+    find_documents(server)
     wait_until(lambda: "Three" in text_of(http, agent, "Long"))
     text = text_of(http, agent, "Long")
     assert [text.count(f"Word: {name}") for name in ("One", "Two", "Three")] == [1, 1, 1]
 
 
-def test_nothing_is_read_without_sleeptime_or_of_a_users_own_folder(
+def test_a_long_file_is_read_completely_in_several_jobs(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "_CHARACTERS", 500)
+    monkeypatch.setattr(documents, "_PORTIONS_AT_ONCE", 2)
+    server.answers_with(notes)
+    agent = main_agent(http)["id"]
+    words = [f"Number{number}" for number in range(5)]
+    attach(http, agent, folder_with(http, "Book", a="\n".join(f"{w} {'x' * 480}" for w in words)))
+    find_documents(server)
+    wait_until(lambda: "Number4" in text_of(http, agent, "Book"))
+    text = text_of(http, agent, "Book")
+    assert [text.count(f"Word: {word}") for word in words] == [1] * 5
+    wait_until(lambda: hidden_agents(http) == [])
+
+
+def test_files_are_not_read_without_sleeptime_or_from_a_users_folder(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(notes)
@@ -211,13 +227,13 @@ def test_nothing_is_read_without_sleeptime_or_of_a_users_own_folder(
             == "completed"
         )
     )
-    look(server)
+    find_documents(server)
     assert block_of(http, awake, "Awake") is None
     assert block_of(http, asleep, "Hers") is None
     assert parts_in(server) == []
 
 
-def test_a_label_is_found_for_any_name_of_a_folder() -> None:
+def test_any_folder_name_yields_a_valid_label() -> None:
     from ricordo.domain.block import require_label
     from ricordo.features.files.folders.records import Folder
 
@@ -242,7 +258,7 @@ def test_a_label_is_found_for_any_name_of_a_folder() -> None:
 
 
 @pytest.mark.parametrize("window", [500, 4_000, 200_000])
-def test_portions_hold_the_whole_text_in_order(window: int) -> None:
+def test_portions_contain_the_whole_text_in_order(window: int) -> None:
     content = "\n".join("word " * (number % 700) for number in range(60))
     portions = documents.portions_of(content, window)
     assert "".join(portions).split() == content.split()
@@ -265,7 +281,7 @@ POINTS = (
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_anywhere_a_file_is_read_once(
+def test_a_killed_document_reading_reads_each_part_once(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     server.answers_with(notes)
@@ -280,7 +296,7 @@ def test_killed_anywhere_a_file_is_read_once(
             http, name, a="\n".join(f"{word} {'x' * 490}" for word in ("One", "Two", "Three"))
         ),
     )
-    look(server)
+    find_documents(server)
     (reading,) = [one for one in server.read(document_queries.waiting) if one.agent_id == agent]
     job = Job(documents.READ, reading.organization_id, {"reading_id": reading.id})
 
@@ -317,18 +333,18 @@ def test_killed_anywhere_a_file_is_read_once(
     assert hidden_agents(http) == []
     asked = len(server.model.requests)
     read()
-    look(server)
+    find_documents(server)
     assert len(server.model.requests) == asked
 
 
-def test_a_run_that_was_done_and_not_noted_is_not_done_again(
+def test_a_finished_run_whose_result_was_lost_is_not_repeated(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.answers_with(notes)
     monkeypatch.setattr(documents, "_add_jobs", lambda _tx: None)
     agent = main_agent(http)["id"]
     attach(http, agent, folder_with(http, "Noted", a="Once."))
-    look(server)
+    find_documents(server)
     (reading,) = [one for one in server.read(document_queries.waiting) if one.agent_id == agent]
     job = Job(documents.READ, reading.organization_id, {"reading_id": reading.id})
 
@@ -343,9 +359,7 @@ def test_a_run_that_was_done_and_not_noted_is_not_done_again(
     assert text_of(http, agent, "Noted").count("Word: Once.") == 1
 
 
-def test_a_file_whose_reading_fails_is_given_up_and_the_next_one_is_read(
-    server: ServerInThread, http: httpx2.Client
-) -> None:
+def test_a_file_whose_reading_fails_is_skipped(server: ServerInThread, http: httpx2.Client) -> None:
     def answer(request: ModelRequest) -> Line:
         if "Poison" in request.messages[-1].text:
             raise ModelError("llm_bad_request", "No.")
@@ -354,8 +368,8 @@ def test_a_file_whose_reading_fails_is_given_up_and_the_next_one_is_read(
     server.answers_with(answer)
     agent = main_agent(http)["id"]
     attach(http, agent, folder_with(http, "Mixed", a="Poison.", b="Bread."))
-    look(server)
+    find_documents(server)
     wait_until(lambda: "Bread." in text_of(http, agent, "Mixed"))
     wait_until(lambda: hidden_agents(http) == [])
-    look(server)
+    find_documents(server)
     assert "Poison" not in text_of(http, agent, "Mixed")

@@ -10,7 +10,7 @@ from ricordo.llm.scripted import Line
 from tests.features.groups.talking import (
     Api,
     aloud,
-    held,
+    group_messages,
     names_of,
     new_agent,
     new_group,
@@ -37,7 +37,7 @@ def moderated(
     return new_group(api, "dynamic", members, manager_agent_id=manager, **more), manager
 
 
-def test_a_round_is_a_turn_of_the_manager_and_one_of_the_speaker(api: Api) -> None:
+def test_each_round_is_a_manager_turn_and_a_speaker_turn(api: Api) -> None:
     group, manager = moderated(
         api, "Ann", "Ben", "Cleo", choices=["Cleo", "I choose ben!", "Ann or maybe Cleo"]
     )
@@ -45,7 +45,7 @@ def test_a_round_is_a_turn_of_the_manager_and_one_of_the_speaker(api: Api) -> No
     assert names_of(answer) == ["Maria", "Cleo", "Maria", "Ben", "Maria", "Cleo"]
     assert answer["usage"]["step_count"] == 6
     assert len(answer["messages"]) == 12
-    last = held(api, manager, group)
+    last = group_messages(api, manager, group)
     # The manager gets the talk once it is over: the user's message, and each speaker's.
     assert [one["content"] for one in last[-4:]] == [
         "Hello all.",
@@ -55,7 +55,7 @@ def test_a_round_is_a_turn_of_the_manager_and_one_of_the_speaker(api: Api) -> No
     ]
 
 
-def test_the_token_ends_the_talk_when_a_speaker_says_it(api: Api) -> None:
+def test_the_termination_token_of_a_speaker_ends_the_talk(api: Api) -> None:
     group, _ = moderated(
         api,
         "Ann",
@@ -69,7 +69,7 @@ def test_the_token_ends_the_talk_when_a_speaker_says_it(api: Api) -> None:
     assert names_of(answer) == ["Maria", "Ann", "Maria", "Ben"]
 
 
-def test_a_manager_that_names_nobody_is_asked_once_more_and_then_the_next_one_speaks(
+def test_a_manager_that_names_nobody_is_asked_again_then_the_next_member_speaks(
     api: Api,
 ) -> None:
     group, manager = moderated(
@@ -109,14 +109,12 @@ MEMBERS = [
         ("Nobody", "agent-1", None),
     ],
 )
-def test_the_speaker_is_the_last_member_who_is_named(
-    answer: str, last: str | None, speaker: str | None
-) -> None:
+def test_the_last_named_member_speaks(answer: str, last: str | None, speaker: str | None) -> None:
     named = named_member(answer, MEMBERS, last)
     assert (named.id if named else None) == speaker
 
 
-def test_the_next_in_order_comes_after_the_one_who_spoke() -> None:
+def test_the_next_speaker_follows_the_last_speaker_in_order() -> None:
     order = [
         next_in_order(MEMBERS, last).id
         for last in (None, "agent-1", "agent-4", "agent-of-another-group")

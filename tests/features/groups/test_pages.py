@@ -9,7 +9,13 @@ import pytest
 
 from ricordo.features.groups import sleep_pages
 from tests.features.groups.test_sleep_view import learns
-from tests.features.groups.test_sleeptime import ended, main_agent, say, set_frequency, wait_until
+from tests.features.groups.test_sleeptime import (
+    main_agent,
+    say,
+    set_frequency,
+    wait_for_runs,
+    wait_until,
+)
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread
 
@@ -32,7 +38,7 @@ def send(http: httpx2.Client, path: str, **form: Any) -> str:
     return str(answer.headers["location"])
 
 
-def test_a_group_is_made_changed_and_deleted_on_its_pages(http: httpx2.Client) -> None:
+def test_a_group_can_be_created_changed_and_deleted_on_its_pages(http: httpx2.Client) -> None:
     names = {name: make_agent(http, name) for name in ("Anna", "Ben", HOSTILE)}
     assert "There is no group yet" in http.get("/ui/groups").text
     form = {
@@ -66,7 +72,7 @@ def test_a_group_is_made_changed_and_deleted_on_its_pages(http: httpx2.Client) -
     assert http.get(path).status_code == 404
 
 
-def test_a_group_that_is_refused_keeps_what_was_typed(http: httpx2.Client) -> None:
+def test_a_refused_group_form_keeps_its_input(http: httpx2.Client) -> None:
     make_agent(http, "Cleo")
     answer = http.post("/ui/groups", data={"description": "Nobody leads.", "kind": "supervisor"})
     assert answer.status_code == 422
@@ -74,7 +80,7 @@ def test_a_group_that_is_refused_keeps_what_was_typed(http: httpx2.Client) -> No
     assert "Nobody leads." in answer.text
 
 
-def test_the_pages_of_pairs_lead_through_all_of_them_those_of_voice_agents_last(
+def test_the_sleeptime_list_pages_through_all_pairs_with_voice_agents_last(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sleep_pages, "_PAIRS_PAGE", 2)
@@ -96,14 +102,14 @@ def test_the_pages_of_pairs_lead_through_all_of_them_those_of_voice_agents_last(
     assert count >= 3
 
 
-def test_the_page_of_a_sleeping_agent_shows_its_work_and_takes_not_now(
+def test_the_sleeptime_page_shows_work_and_pauses_it(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(learns)
     agent = main_agent(http, name="Mara")
     set_frequency(http, agent, None)
     (run_id,) = say(http, agent, "I am Ada.", "ada")
-    ended(http, [run_id])
+    wait_for_runs(http, [run_id])
     path = f"/ui/sleeptime/{agent['id']}"
     page = http.get(path).text
     assert all(
@@ -119,10 +125,10 @@ def test_the_page_of_a_sleeping_agent_shows_its_work_and_takes_not_now(
     assert "Read again" in listed
     assert "Read again" not in http.get("/ui/sleeptime", params={"user": "ben"}).text
     send(http, path, do="resume", user="ada")
-    ended(http, say(http, agent, "And again.", "ada"))
+    wait_for_runs(http, say(http, agent, "And again.", "ada"))
 
 
-def test_the_page_of_an_agent_shows_its_pair_and_sets_how_often_it_works(
+def test_the_agent_settings_page_shows_the_pair_and_sets_its_frequency(
     http: httpx2.Client,
 ) -> None:
     agent = main_agent(http, name="Nora", enable_sleeptime=False)
@@ -141,7 +147,7 @@ def test_the_page_of_an_agent_shows_its_pair_and_sets_how_often_it_works(
     assert "Switch it on again" in http.get(page).text
 
 
-def test_what_is_said_to_a_group_is_shown_with_the_names_of_its_speakers(
+def test_the_group_page_shows_messages_with_their_speakers(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(lambda request: f"One of {len(request.messages)} messages. {HOSTILE}")
@@ -161,7 +167,7 @@ def test_what_is_said_to_a_group_is_shown_with_the_names_of_its_speakers(
     assert "Nothing was said yet" in http.get(page).text
 
 
-def test_a_number_of_a_form_that_no_setting_can_have_is_refused(http: httpx2.Client) -> None:
+def test_numbers_out_of_range_in_forms_are_refused(http: httpx2.Client) -> None:
     agent = main_agent(http, name="Ida")
     group = ok(
         http.post("/v1/groups/", json={"agent_ids": [agent["id"]], "description": "Long numbers"})

@@ -8,7 +8,7 @@ from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
 from tests.features.groups.talking import (
     Api,
-    held,
+    group_messages,
     names_of,
     new_agent,
     new_group,
@@ -63,9 +63,9 @@ def result(call_id: str, **more: Any) -> dict[str, Any]:
     return {"messages": [{"type": "approval", "approvals": [item], **more}], "client_tools": [TOOL]}
 
 
-def test_an_answer_to_the_group_continues_the_members_turn_and_then_the_talk(api: Api) -> None:
+def test_a_tool_result_sent_to_the_group_continues_the_turn_and_the_talk(api: Api) -> None:
     group, agents, call_id = paused(api)
-    assert len(held(api, agents["Cleo"], group)) == 0
+    assert len(group_messages(api, agents["Cleo"], group)) == 0
     refused = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hurry."})
     assert refused.status_code == 409
     response = api.http.post(f"/v1/groups/{group}/messages", json=result(call_id))
@@ -78,7 +78,9 @@ def test_an_answer_to_the_group_continues_the_members_turn_and_then_the_talk(api
     assert answer["stop_reason"]["stop_reason"] == "end_turn"
     again = api.http.post(f"/v1/groups/{group}/messages", json=result(call_id)).json()
     assert [one["id"] for one in again["messages"]] == [one["id"] for one in answer["messages"]]
-    texts = [one["content"] for one in held(api, agents["Ann"], group) if "content" in one]
+    texts = [
+        one["content"] for one in group_messages(api, agents["Ann"], group) if "content" in one
+    ]
     assert texts[:2] == ["Hello all.", "I am Ann."]
     assert texts[2].startswith("Ben read ")
     assert texts[3] == "I am Cleo."
@@ -90,21 +92,25 @@ def test_an_answer_to_the_group_continues_the_members_turn_and_then_the_talk(api
     ] == texts
 
 
-def test_an_answer_to_the_member_itself_lets_the_talk_go_on(api: Api) -> None:
+def test_a_tool_result_sent_to_the_member_continues_the_talk(api: Api) -> None:
     group, agents, call_id = paused(api)
     response = api.http.post(f"/v1/agents/{agents['Ben']}/messages", json=result(call_id))
     assert response.status_code == 200, response.text
     wait_for(
-        lambda: any(one.get("content") == "I am Cleo." for one in held(api, agents["Ann"], group))
+        lambda: any(
+            one.get("content") == "I am Cleo." for one in group_messages(api, agents["Ann"], group)
+        )
     )
     wait_for(lambda: not api.server.runtime.live)
-    texts = [one["content"] for one in held(api, agents["Cleo"], group) if "content" in one]
+    texts = [
+        one["content"] for one in group_messages(api, agents["Cleo"], group) if "content" in one
+    ]
     assert texts[:2] == ["Hello all.", "I am Ann."]
     assert "21 degrees" in texts[2]
     assert texts[3] == "I am Cleo."
 
 
-def test_what_is_said_with_the_answer_reaches_everybody(api: Api) -> None:
+def test_a_message_sent_with_a_tool_result_reaches_all_members(api: Api) -> None:
     group, agents, call_id = paused(api)
     body = result(call_id)
     body["messages"].append({"role": "user", "content": "And now?"})
@@ -112,13 +118,13 @@ def test_what_is_said_with_the_answer_reaches_everybody(api: Api) -> None:
     for name in agents:
         texts = [
             one["content"]
-            for one in held(api, agents[name], group)
+            for one in group_messages(api, agents[name], group)
             if one["message_type"] == "user_message"
         ]
         assert texts == ["Hello all.", "And now?"]
 
 
-def test_an_answer_where_nothing_waits_is_refused(api: Api) -> None:
+def test_a_tool_result_without_a_pending_call_is_refused(api: Api) -> None:
     group, _ = panel(api, "Ann")
     response = api.http.post(f"/v1/groups/{group}/messages", json=result("call-1"))
     assert response.status_code == 400
@@ -126,7 +132,7 @@ def test_an_answer_where_nothing_waits_is_refused(api: Api) -> None:
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
-def test_a_talk_that_is_given_up_does_not_hold_up_the_next_one(api: Api, is_reset: bool) -> None:
+def test_a_cancelled_or_reset_talk_does_not_block_the_next_one(api: Api, is_reset: bool) -> None:
     group, agents, _ = paused(api)
     if is_reset:
         api.http.patch(f"/v1/groups/{group}/reset-messages")
@@ -135,13 +141,13 @@ def test_a_talk_that_is_given_up_does_not_hold_up_the_next_one(api: Api, is_rese
     api.server.answers_with(lambda request: f"I am {speaker_of(request)}.")
     assert names_of(say(api, group)) == ["Ann", "Ben", "Cleo"]
     if not is_reset:
-        assert [one["content"] for one in held(api, agents["Cleo"], group)][:2] == [
+        assert [one["content"] for one in group_messages(api, agents["Cleo"], group)][:2] == [
             "Hello all.",
             "I am Ann.",
         ]
 
 
-def test_a_manager_that_waits_chooses_the_speaker_once_it_is_answered(api: Api) -> None:
+def test_a_paused_manager_chooses_the_speaker_after_its_tool_result(api: Api) -> None:
     def answer(request: ModelRequest) -> Line:
         if name := speaker_of(request):
             return f"I am {name}."
@@ -158,7 +164,7 @@ def test_a_manager_that_waits_chooses_the_speaker_once_it_is_answered(api: Api) 
     assert names_of(answer_json) == ["Maria", "Ben", "Maria", "Ann"]
 
 
-def test_a_member_that_waits_in_a_talk_of_its_own_is_named_as_the_reason(api: Api) -> None:
+def test_a_member_with_a_pending_call_blocks_the_groups_talk(api: Api) -> None:
     group, agents = panel(api, "Ann")
     api.server.says(call("read_sensor"))
     body = {"messages": [{"role": "user", "content": "Read it."}], "client_tools": [TOOL]}

@@ -17,7 +17,7 @@ from tests.features.groups.talking import (
 from tests.seams.server import serving
 
 
-def test_what_one_user_says_in_a_group_reaches_no_other(api: Api) -> None:
+def test_messages_of_one_user_in_a_group_reach_no_other_user(api: Api) -> None:
     prompts: dict[str, list[str]] = {"ada": [], "bob": []}
     user = "ada"
 
@@ -45,7 +45,7 @@ def test_what_one_user_says_in_a_group_reaches_no_other(api: Api) -> None:
     assert len(api.http.get(f"/v1/groups/{group}/messages", headers=headers).json()) == 5
 
 
-def test_what_a_member_learns_of_one_user_is_in_no_prompt_and_no_block_of_another(
+def test_what_a_member_learns_about_a_user_is_hidden_from_others(
     tmp_path: Path,
 ) -> None:
     learned: dict[str, list[str]] = {"ada": [], "bob": []}
@@ -86,7 +86,7 @@ def test_what_a_member_learns_of_one_user_is_in_no_prompt_and_no_block_of_anothe
             assert f"CANARY-{other}" not in "\n".join([blocks, *learned[user]])
 
 
-def test_a_talk_that_goes_on_by_itself_is_still_its_users(tmp_path: Path) -> None:
+def test_a_talk_resumed_in_the_background_belongs_to_its_user(tmp_path: Path) -> None:
     tool = {
         "name": "read_sensor",
         "description": "Read.",

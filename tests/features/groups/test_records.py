@@ -37,7 +37,7 @@ def owners(http: httpx2.Client, block_id: str) -> set[str]:
     return {one["id"] for one in ok(http.get(f"/v1/blocks/{block_id}/agents"))}
 
 
-def test_a_group_is_made_read_listed_and_deleted(http: httpx2.Client) -> None:
+def test_a_group_can_be_created_read_listed_and_deleted(http: httpx2.Client) -> None:
     ada, ben, cleo = new_agents(http, "ada", "ben", "cleo")
     before = ok(http.get("/v1/groups/count"))
     group = new_group(http, [ben, ada, cleo])
@@ -66,7 +66,7 @@ def test_a_group_is_made_read_listed_and_deleted(http: httpx2.Client) -> None:
     assert ok(http.get(f"/v1/agents/{ada}"))["id"] == ada
 
 
-def test_each_kind_has_its_settings_and_defaults(http: httpx2.Client) -> None:
+def test_each_manager_type_has_its_settings_and_defaults(http: httpx2.Client) -> None:
     lead, one, two = new_agents(http, "lead", "one", "two")
     dynamic = new_group(http, [one, two], manager_config=config("dynamic", lead))
     assert (dynamic["termination_token"], dynamic["manager_agent_id"]) == ("DONE!", lead)
@@ -152,7 +152,7 @@ def test_each_kind_has_its_settings_and_defaults(http: httpx2.Client) -> None:
         ({"shared_block_ids": ["block-00000000-0000-4000-8000-000000000000"]}, 404, "block-"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_stored(
+def test_invalid_groups_are_refused_and_not_stored(
     http: httpx2.Client, asked: Wire, status: int, words: str
 ) -> None:
     lead, one, same = new_agents(http, "lead", "one", "one")
@@ -165,7 +165,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_stored(
     assert ok(http.get("/v1/groups/count")) == before
 
 
-def test_a_change_can_set_zero_null_and_nothing(http: httpx2.Client) -> None:
+def test_group_settings_can_be_set_to_zero_null_and_empty(http: httpx2.Client) -> None:
     one, two = new_agents(http, "one", "two")
     group = new_group(http, [one, two], manager_config=config("round_robin", max_turns=3))
 
@@ -182,7 +182,7 @@ def test_a_change_can_set_zero_null_and_nothing(http: httpx2.Client) -> None:
     )
 
 
-def test_blocks_of_a_group_reach_its_members_and_manager_and_follow_them(
+def test_shared_blocks_are_attached_to_current_members_and_the_manager(
     http: httpx2.Client,
 ) -> None:
     lead, one, two, three = new_agents(http, "lead", "one", "two", "three")
@@ -206,7 +206,7 @@ def test_blocks_of_a_group_reach_its_members_and_manager_and_follow_them(
     assert owners(http, block) == set()
 
 
-def test_an_agent_manages_one_group_and_cannot_be_deleted_while_it_does(
+def test_a_manager_leads_one_group_and_cannot_be_deleted(
     http: httpx2.Client,
 ) -> None:
     lead, one = new_agents(http, "lead", "one")
@@ -223,7 +223,7 @@ def test_an_agent_manages_one_group_and_cannot_be_deleted_while_it_does(
     ok(http.delete(f"/v1/agents/{lead}"))
 
 
-def test_a_member_that_is_deleted_leaves_its_group(http: httpx2.Client) -> None:
+def test_deleting_a_member_removes_it_from_its_group(http: httpx2.Client) -> None:
     one, two = new_agents(http, "one", "two")
     group = new_group(http, [one, two])
     ok(http.delete(f"/v1/agents/{one}"))

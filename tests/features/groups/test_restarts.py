@@ -10,12 +10,12 @@ import pytest
 from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
 from ricordo.features.groups import talk_resume
-from tests.features.groups.talking import Api, held, panel, speaker_of, wait_for
+from tests.features.groups.talking import Api, group_messages, panel, speaker_of, wait_for
 from tests.features.groups.test_pauses import gated_once, paused, result
 from tests.seams.server import Gate, serving
 
 
-def test_a_talk_that_a_shutdown_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_talk_cut_off_by_a_shutdown_continues_where_it_stopped(tmp_path: Path) -> None:
     body = {"messages": [{"role": "user", "content": "Hello.", "otid": "one"}]}
     with (
         serving(tmp_path, shutdown_grace=0) as server,
@@ -42,7 +42,7 @@ def test_a_talk_that_a_shutdown_cut_off_goes_on_where_it_stopped(tmp_path: Path)
             "I spoke after the restart.",
             "I spoke after the restart.",
         ]
-        assert [len(held(api, agents[name], group)) for name in agents] == [4, 4, 4]
+        assert [len(group_messages(api, agents[name], group)) for name in agents] == [4, 4, 4]
 
 
 @contextmanager
@@ -58,11 +58,11 @@ def resume(api: Api) -> None:
 
 
 def texts_of(api: Api, agent_id: str, group: str) -> list[str]:
-    return [one["content"] for one in held(api, agent_id, group) if "content" in one]
+    return [one["content"] for one in group_messages(api, agent_id, group) if "content" in one]
 
 
 @pytest.mark.parametrize("stops_at", ["the resumed talk", "the end of the member's turn"])
-def test_a_talk_that_went_on_by_itself_goes_on_after_a_restart_too(
+def test_a_talk_resumed_in_the_background_continues_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops_at: str
 ) -> None:
     async def nothing(_runtime: Any, _run: Any) -> None:
@@ -94,7 +94,7 @@ def test_a_talk_that_went_on_by_itself_goes_on_after_a_restart_too(
         assert [len(texts_of(api, agents[name], group)) for name in agents] == [4, 4, 4]
 
 
-def test_an_answer_that_was_cut_off_and_is_sent_again_lets_the_talk_go_on(tmp_path: Path) -> None:
+def test_a_repeated_tool_result_continues_the_talk_after_a_restart(tmp_path: Path) -> None:
     with api_on(tmp_path, shutdown_grace=0) as api:
         group, agents, call_id = paused(api)
         gate = Gate(api.server)
@@ -112,7 +112,7 @@ def test_an_answer_that_was_cut_off_and_is_sent_again_lets_the_talk_go_on(tmp_pa
         assert "21 degrees" in texts_of(api, agents["Ann"], group)[2]
 
 
-def test_a_talk_whose_member_still_waits_is_left_alone(tmp_path: Path) -> None:
+def test_a_talk_with_a_pending_call_is_not_resumed(tmp_path: Path) -> None:
     with api_on(tmp_path) as api:
         group, agents, _ = paused(api)
         resume(api)

@@ -1,11 +1,11 @@
-"""Round robin: who speaks, what each member hears, and which messages each has in the end."""
+"""Round robin: the speakers, the messages that each member hears, and the messages at the end."""
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line
 from tests.features.groups.talking import (
     Api,
     aloud,
-    held,
+    group_messages,
     names_of,
     panel,
     say,
@@ -14,7 +14,7 @@ from tests.features.groups.talking import (
 )
 
 
-def test_each_member_speaks_once_and_holds_two_messages_more_than_there_are_members(
+def test_each_member_speaks_once_and_stores_the_whole_round(
     api: Api,
 ) -> None:
     api.server.answers_with(speaking())
@@ -28,10 +28,10 @@ def test_each_member_speaks_once_and_holds_two_messages_more_than_there_are_memb
     assert answer["stop_reason"]["stop_reason"] == "end_turn"
     assert answer["usage"]["step_count"] == 4
     for agent_id in agents.values():
-        assert len(held(api, agent_id, group)) == 4 + 2
+        assert len(group_messages(api, agent_id, group)) == 4 + 2
 
 
-def test_with_fewer_turns_those_who_did_not_speak_hold_one_message_for_each_speaker(
+def test_members_without_a_turn_store_one_message_for_each_speaker(
     api: Api,
 ) -> None:
     api.server.answers_with(speaking())
@@ -39,7 +39,9 @@ def test_with_fewer_turns_those_who_did_not_speak_hold_one_message_for_each_spea
     answer = say(api, group)
     assert names_of(answer) == ["Dan", "Cleo", "Ben"]
     assert answer["usage"]["step_count"] == 3
-    assert [len(held(api, agents[name], group)) for name in ("Dan", "Cleo", "Ben", "Ann")] == [
+    assert [
+        len(group_messages(api, agents[name], group)) for name in ("Dan", "Cleo", "Ben", "Ann")
+    ] == [
         5,
         5,
         5,
@@ -47,7 +49,7 @@ def test_with_fewer_turns_those_who_did_not_speak_hold_one_message_for_each_spea
     ]
 
 
-def test_a_member_hears_what_others_said_since_its_own_last_turn(api: Api) -> None:
+def test_a_member_sees_what_others_said_since_its_last_turn(api: Api) -> None:
     asked: list[tuple[str, list[str]]] = []
 
     def answer(request: ModelRequest) -> Line:
@@ -64,10 +66,14 @@ def test_a_member_hears_what_others_said_since_its_own_last_turn(api: Api) -> No
         ("Ann", ["Hello.", "Ann 1.", "[Ben] Ben 2."]),
     ]
     copy = next(
-        one for one in held(api, agents["Ann"], group) if one["message_type"] == "system_message"
+        one
+        for one in group_messages(api, agents["Ann"], group)
+        if one["message_type"] == "system_message"
     )
     own = next(
-        one for one in held(api, agents["Ben"], group) if one["message_type"] == "assistant_message"
+        one
+        for one in group_messages(api, agents["Ben"], group)
+        if one["message_type"] == "assistant_message"
     )
     assert (
         copy | {"name": "Ben", "sender_id": agents["Ben"], "otid": own["otid"], "content": "Ben 2."}

@@ -7,12 +7,12 @@ import httpx2
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
 from tests.features.groups.test_sleeptime import (
-    ended,
     is_asleep,
     main_agent,
     say,
     set_frequency,
     transcripts_of,
+    wait_for_runs,
     wait_until,
 )
 from tests.seams.http import ok
@@ -38,14 +38,14 @@ def work(
     return list(ok(http.get(f"/v1/agents/{agent['id']}/sleeptime/transcripts", headers=headers)))
 
 
-def test_a_user_sees_what_came_of_their_own_words_and_what_it_cost(
+def test_a_user_sees_the_changes_and_cost_of_their_own_runs(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(learns)
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, None)
     runs = {user: say(http, agent, f"I am {user}.", user) for user in ("ada", "ben")}
-    ended(http, [run_id for run_ids in runs.values() for run_id in run_ids])
+    wait_for_runs(http, [run_id for run_ids in runs.values() for run_id in run_ids])
     for user, run_ids in runs.items():
         wait_until(lambda user=user: [one["status"] for one in work(http, agent, user)] == ["done"])  # type: ignore[misc]
         (one,) = work(http, agent, user)
@@ -65,22 +65,22 @@ def test_a_user_sees_what_came_of_their_own_words_and_what_it_cost(
     assert [one["run_id"] for one in ok(named)] == runs["ada"]
 
 
-def test_not_now_is_one_users_choice_and_what_is_said_meanwhile_is_never_read(
+def test_pausing_affects_one_user_and_skips_messages_sent_meanwhile(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(learns)
     agent = main_agent(http)
     set_frequency(http, agent, None)
     path, ada = f"/v1/agents/{agent['id']}/sleeptime", {"x-ricordo-user": "ada"}
-    ended(http, say(http, agent, "First.", "ada"))
+    wait_for_runs(http, say(http, agent, "First.", "ada"))
     assert ok(http.patch(path, json={"paused": True}, headers=ada))["paused"] is True
     assert [
         ok(http.get(path, headers=who))["paused"] for who in (ada, {"x-ricordo-user": "ben"}, {})
     ] == [*(True, False, False)]
     assert say(http, agent, "SECRET.", "ada") == []
-    ended(http, say(http, agent, "Hello from Ben.", "ben"))
+    wait_for_runs(http, say(http, agent, "Hello from Ben.", "ben"))
     assert ok(http.patch(path, json={"paused": False}, headers=ada))["paused"] is False
-    ended(http, say(http, agent, "Third.", "ada"))
+    wait_for_runs(http, say(http, agent, "Third.", "ada"))
     told = "\n".join(transcripts_of(server))
     assert [word in told for word in ("First.", "Hello from Ben.", "Third.", "SECRET.")] == [
         True,
@@ -90,7 +90,7 @@ def test_not_now_is_one_users_choice_and_what_is_said_meanwhile_is_never_read(
     ]
 
 
-def test_talks_without_a_user_have_a_choice_of_their_own(
+def test_conversations_without_a_user_are_paused_separately(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(learns)
@@ -103,7 +103,7 @@ def test_talks_without_a_user_have_a_choice_of_their_own(
     assert http.patch(path, json={"paused": "later"}).status_code == 422
 
 
-def test_an_agent_that_nobody_works_for_has_no_such_page(http: httpx2.Client) -> None:
+def test_an_agent_without_sleeptime_has_no_sleeptime_route(http: httpx2.Client) -> None:
     agent = main_agent(http, enable_sleeptime=False)
     answer = http.get(f"/v1/agents/{agent['id']}/sleeptime")
     assert answer.status_code == 404

@@ -34,7 +34,7 @@ BLOCKS = [
 def wait_until(is_done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + LIMIT
     while not is_done():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
 
 
@@ -69,7 +69,7 @@ def say(
     return list(answer["usage"]["run_ids"])
 
 
-def ended(http: httpx2.Client, run_ids: list[str]) -> list[dict[str, Any]]:
+def wait_for_runs(http: httpx2.Client, run_ids: list[str]) -> list[dict[str, Any]]:
     """Wait until these runs have ended, and return them."""
 
     def runs() -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def transcripts_of(server: ServerInThread) -> list[str]:
     return list(seen)
 
 
-def finishes(request: ModelRequest) -> Line:
+def finish_edits(request: ModelRequest) -> Line:
     return (
         call("memory_finish_edits")
         if is_asleep(request)
@@ -101,7 +101,7 @@ def finishes(request: ModelRequest) -> Line:
     )
 
 
-def test_a_pair_is_made_with_shared_blocks_and_the_tools_of_each(http: httpx2.Client) -> None:
+def test_a_pair_is_created_with_shared_blocks_and_different_tools(http: httpx2.Client) -> None:
     agent = main_agent(http)
     group = agent["multi_agent_group"]
     assert agent["enable_sleeptime"] is True
@@ -135,7 +135,7 @@ def test_a_pair_is_made_with_shared_blocks_and_the_tools_of_each(http: httpx2.Cl
     assert ok(http.get(f"/v1/agents/{sleeper_id}/groups"))[0]["id"] == group["id"]
 
 
-def test_blocks_attached_and_detached_later_are_so_for_both(http: httpx2.Client) -> None:
+def test_attaching_or_detaching_a_block_affects_both_agents_of_a_pair(http: httpx2.Client) -> None:
     agent = main_agent(http)
     (sleeper_id,) = agent["multi_agent_group"]["agent_ids"]
     block = ok(http.post("/v1/blocks/", json={"label": "plan", "value": "None yet."}))
@@ -152,7 +152,7 @@ def test_blocks_attached_and_detached_later_are_so_for_both(http: httpx2.Client)
     assert owners() == {agent["id"], sleeper_id}
 
 
-def test_a_block_that_the_sleeping_agent_makes_is_seen_by_the_other(
+def test_a_block_created_by_the_sleeping_agent_is_shared_with_the_main_agent(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     memory = next(tool["id"] for tool in ok(http.get("/v1/tools/?name=memory")))
@@ -172,7 +172,7 @@ def test_a_block_that_the_sleeping_agent_makes_is_seen_by_the_other(
             else call("memory_finish_edits")
         )
     )
-    ended(http, say(http, agent, "I want to pass the exam."))
+    wait_for_runs(http, say(http, agent, "I want to pass the exam."))
     blocks = {
         block["label"]: block["value"]
         for block in ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"]
@@ -180,10 +180,10 @@ def test_a_block_that_the_sleeping_agent_makes_is_seen_by_the_other(
     assert any("Pass the exam." in value for value in blocks.values()), blocks
 
 
-def test_it_runs_after_the_first_turn_and_then_after_every_so_many(
+def test_the_sleeping_agent_runs_after_the_first_turn_and_every_nth_turn(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, 2)
     counts, started = [], []
@@ -194,7 +194,7 @@ def test_it_runs_after_the_first_turn_and_then_after_every_so_many(
         listed = ok(http.get("/v1/runs/", params={"agent_id": sleeper_id}))
         assert {run["id"] for run in listed} == set(started)
     assert counts == [1, 0, 1, 0, 1, 0]
-    assert all(run["status"] == "completed" for run in ended(http, started))
+    assert all(run["status"] == "completed" for run in wait_for_runs(http, started))
     told = "\n".join(transcripts_of(server))
     for number in range(5):
         assert told.count(f"user: Message {number}.") == 1
@@ -206,31 +206,31 @@ def test_it_runs_after_the_first_turn_and_then_after_every_so_many(
 @pytest.mark.parametrize(
     ("frequency", "expected"), [(None, [1, 1, 1]), (0, [0, 0, 0]), (1, [1, 1, 1])]
 )
-def test_without_a_frequency_it_runs_after_each_turn_and_with_zero_never(
+def test_no_frequency_means_every_turn_and_zero_means_never(
     server: ServerInThread, http: httpx2.Client, frequency: int | None, expected: list[int]
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     set_frequency(http, agent, frequency)
     started = [say(http, agent, f"Word {number}.") for number in range(3)]
     assert [len(ids) for ids in started] == expected
-    ended(http, [id for ids in started for id in ids])
+    wait_for_runs(http, [id for ids in started for id in ids])
     if any(expected):
         told = "\n".join(transcripts_of(server))
         assert [told.count(f"user: Word {number}.") for number in range(3)] == [1, 1, 1]
 
 
-def test_many_messages_come_in_several_transcripts_each_once(
+def test_many_messages_are_split_into_several_transcripts(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, 40)
     first = say(http, agent, "Number 0.")
     for number in range(1, 40):
         assert say(http, agent, f"Number {number}.") == []
     last = say(http, agent, "Number 40.")
-    ended(http, first + last)
+    wait_for_runs(http, first + last)
     told = transcripts_of(server)
     assert len(told) >= 3
     assert [
@@ -245,7 +245,7 @@ def test_many_messages_come_in_several_transcripts_each_once(
     assert max(one.message_count for one in made) <= 50
 
 
-def test_what_it_learns_of_one_user_is_that_users_alone(
+def test_what_the_sleeping_agent_learns_about_a_user_stays_private(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     def answer(request: ModelRequest) -> Line:
@@ -264,7 +264,7 @@ def test_what_it_learns_of_one_user_is_that_users_alone(
         *say(http, agent, "I like the ALBATROS.", "ada"),
         *say(http, agent, "I like the BADGER.", "ben"),
     ]
-    assert [run["status"] for run in ended(http, runs)] == ["completed", "completed"]
+    assert [run["status"] for run in wait_for_runs(http, runs)] == ["completed", "completed"]
     for user, own, other in (("ada", "albatros", "badger"), ("ben", "badger", "albatros")):
         seen = str(
             ok(http.get(f"/v1/agents/{agent['id']}", headers={"x-ricordo-user": user}))["blocks"]
@@ -277,7 +277,7 @@ def test_what_it_learns_of_one_user_is_that_users_alone(
         assert not ("ALBATROS" in asked and "BADGER" in asked)
 
 
-def test_a_failure_of_the_sleeping_agent_is_told_in_its_run_and_mended_later(
+def test_a_failure_of_the_sleeping_agent_fails_its_run_and_is_retried(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     failures = [
@@ -294,7 +294,7 @@ def test_a_failure_of_the_sleeping_agent_is_told_in_its_run_and_mended_later(
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, None)
     (run_id,) = say(http, agent, "My dog is called Rex.")
-    assert ended(http, [run_id])[0]["status"] == "failed"
+    assert wait_for_runs(http, [run_id])[0]["status"] == "failed"
 
     def statuses() -> set[str]:
         page = Page(limit=5)
@@ -310,7 +310,7 @@ def test_a_failure_of_the_sleeping_agent_is_told_in_its_run_and_mended_later(
     assert len(say(http, agent, "Good bye.")) == 1
 
 
-def test_a_turn_that_waits_for_an_approval_triggers_nothing_until_it_ends(
+def test_a_turn_that_awaits_an_approval_starts_no_sleeptime_run(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = main_agent(http)
@@ -321,7 +321,7 @@ def test_a_turn_that_waits_for_an_approval_triggers_nothing_until_it_ends(
             f"/v1/agents/{agent['id']}/tools/approval/{tool}", json={"requires_approval": True}
         )
     )
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     server.answers_with(
         lambda request: (
             call("memory_finish_edits")
@@ -338,12 +338,14 @@ def test_a_turn_that_waits_for_an_approval_triggers_nothing_until_it_ends(
     approval = {"type": "approval", "approve": True, "approval_request_id": request["id"]}
     done = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"messages": [approval]}))
     assert len(done["usage"]["run_ids"]) == 1
-    ended(http, done["usage"]["run_ids"])
+    wait_for_runs(http, done["usage"]["run_ids"])
     assert sum(text.count("user: Look for tea.") for text in transcripts_of(server)) == 1
 
 
-def test_a_stream_names_the_runs_too(server: ServerInThread, http: httpx2.Client) -> None:
-    server.answers_with(finishes)
+def test_a_stream_contains_the_ids_of_sleeptime_runs(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     body = {"messages": [{"role": "user", "content": "Hello."}]}
     with http.stream("POST", f"/v1/agents/{agent['id']}/messages/stream", json=body) as stream:
@@ -353,10 +355,10 @@ def test_a_stream_names_the_runs_too(server: ServerInThread, http: httpx2.Client
         http.get("/v1/runs/", params={"agent_id": agent["multi_agent_group"]["agent_ids"][0]})
     )
     assert listed[0]["id"] in text
-    ended(http, [listed[0]["id"]])
+    wait_for_runs(http, [listed[0]["id"]])
 
 
-def test_deleting_the_main_agent_deletes_the_sleeping_one_and_the_group(
+def test_deleting_the_main_agent_deletes_the_sleeping_agent_and_the_group(
     http: httpx2.Client,
 ) -> None:
     agent = main_agent(http)
@@ -366,7 +368,7 @@ def test_deleting_the_main_agent_deletes_the_sleeping_one_and_the_group(
     assert http.get(f"/v1/groups/{group['id']}").status_code == 404
 
 
-def test_deleting_the_sleeping_agent_leaves_the_other_without_and_a_new_pair_can_be_made(
+def test_deleting_the_sleeping_agent_allows_a_new_pair(
     http: httpx2.Client,
 ) -> None:
     agent = main_agent(http)
@@ -380,10 +382,10 @@ def test_deleting_the_sleeping_agent_leaves_the_other_without_and_a_new_pair_can
     assert again["enable_sleeptime"] is True
 
 
-def test_switched_off_it_rests_and_the_pair_serves_again(
+def test_sleeptime_can_be_disabled_and_enabled_again(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     set_frequency(http, agent, None)
     off = ok(http.patch(f"/v1/agents/{agent['id']}", json={"enable_sleeptime": False}))
@@ -392,12 +394,12 @@ def test_switched_off_it_rests_and_the_pair_serves_again(
     ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"input": "Alone."}))
     assert transcripts_of(server) == []
     ok(http.patch(f"/v1/agents/{agent['id']}", json={"enable_sleeptime": True}))
-    ended(http, say(http, agent, "Together."))
+    wait_for_runs(http, say(http, agent, "Together."))
     assert sum(text.count("user: Together.") for text in transcripts_of(server)) == 1
 
 
 @pytest.mark.parametrize("turns", short_and_long(30, 200))
-def test_two_users_of_one_agent_never_meet_in_what_sleeps(
+def test_the_sleeping_agent_never_mixes_two_users(
     server: ServerInThread, http: httpx2.Client, turns: int
 ) -> None:
     """One user's messages reach no prompt, transcript, block or proposal of the other."""
@@ -442,7 +444,7 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
     for _ in range(turns):
         user = dice.choice(list(words))
         started += say(http, agent, f"Think of {words[user]} {dice.random()}.", user or None)
-    ended(http, started)
+    wait_for_runs(http, started)
     assert mixed == []
     for user, own in words.items():
         headers = {"x-ricordo-user": user} if user else {}
@@ -477,7 +479,7 @@ def names_of(server: ServerInThread) -> dict[str, str]:
     }
 
 
-def test_untrusted_words_make_the_run_untrusted(
+def test_untrusted_messages_make_the_sleeptime_run_untrusted(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = main_agent(http, memory_blocks=[{"label": "facts", "value": "None.", "shared": True}])
@@ -494,7 +496,7 @@ def test_untrusted_words_make_the_run_untrusted(
     # Messages of another sender than the conversation's user are untrusted.
     message = {"role": "user", "content": "The moon is cheese.", "sender_id": "somebody-else"}
     answer = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"messages": [message]}))
-    (run,) = ended(http, answer["usage"]["run_ids"])
+    (run,) = wait_for_runs(http, answer["usage"]["run_ids"])
     found = server.read(
         lambda tx: tx.all(select(steps.c.is_untrusted).where(steps.c.run_id == run["id"]))
     )
@@ -504,15 +506,15 @@ def test_untrusted_words_make_the_run_untrusted(
     assert ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"][0]["value"] == "None."
 
 
-def test_the_end_of_a_turn_costs_three_statements_more_and_one_that_nobody_follows_none(
+def test_sleeptime_adds_three_statements_to_the_end_of_a_turn(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     counts = {}
     for is_on in (False, True):
         agent = main_agent(http, enable_sleeptime=is_on)
         runs = say(http, agent, "First.")
-        ended(http, runs if is_on else [])
+        wait_for_runs(http, runs if is_on else [])
         say(http, agent, "Second.")
         with count_statements(server.runtime.store) as counted:
             say(http, agent, "Third.")
@@ -521,14 +523,14 @@ def test_the_end_of_a_turn_costs_three_statements_more_and_one_that_nobody_follo
     assert counts == {False: 0, True: 3}
 
 
-def test_a_background_budget_that_is_spent_puts_it_off_and_the_turn_goes_on(
+def test_a_spent_background_budget_postpones_the_sleeptime_run(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.answers_with(finishes)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, None)
     ok(http.patch(f"/v1/agents/{sleeper_id}/budget", json={"daily_tokens": 1}))
-    ended(http, say(http, agent, "Spend it."))
+    wait_for_runs(http, say(http, agent, "Spend it."))
     (late,) = say(http, agent, "Wait until tomorrow.")
     waiting = select(jobs.c.id).where(
         jobs.c.key == f"sleeptime:{sleeper_id}", jobs.c.status == "waiting"
@@ -546,12 +548,12 @@ def test_a_background_budget_that_is_spent_puts_it_off_and_the_turn_goes_on(
     assert transcripts_of(server)[-1].count("Wait until tomorrow.") == 0
 
 
-def test_the_librarian_files_what_users_said_and_nothing_of_what_agents_said(
+def test_the_librarian_files_statements_of_users_only(
     http: httpx2.Client,
 ) -> None:
     agent = main_agent(http, model="ricordo/librarian")
     said = "I play the cello. What do you know about tea?"
-    ended(http, say(http, agent, said))
+    wait_for_runs(http, say(http, agent, said))
     value = ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
     assert "I play the cello." in value
     assert "tea" not in value

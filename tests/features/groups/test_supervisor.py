@@ -9,7 +9,7 @@ from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.talking import Api, aloud, held, new_agent, new_group, say
+from tests.features.groups.talking import Api, aloud, group_messages, new_agent, new_group, say
 
 ASK = "send_message_to_all_agents_in_group"
 
@@ -35,7 +35,7 @@ def answers(request: ModelRequest) -> Line:
     return (TextPart(f"{name} agrees."),)
 
 
-def test_the_answer_has_five_messages_and_one_text_of_each_member_in_order(api: Api) -> None:
+def test_a_supervisor_answer_contains_each_members_text_in_order(api: Api) -> None:
     api.server.answers_with(answers)
     group, manager, members = supervised(api, "Ann", "Ben", "Cleo", include_base_tools=False)
     answer = say(api, group)
@@ -56,7 +56,7 @@ def test_the_answer_has_five_messages_and_one_text_of_each_member_in_order(api: 
     assert [one["agent_id"] for one in texts] == members
     assert texts[0]["response"] == ["Ann agrees."]
     assert texts[1]["response"][0].startswith("<error: ")
-    (asked, _) = held(api, members[0], group)
+    (asked, _) = group_messages(api, members[0], group)
     assert (asked["message_type"], asked["name"], asked["sender_id"]) == (
         "system_message",
         "Sofia",
@@ -66,7 +66,7 @@ def test_the_answer_has_five_messages_and_one_text_of_each_member_in_order(api: 
     assert ASK not in [tool.name for tool in api.client.agents.tools.list(manager)]
 
 
-def test_outside_of_a_group_the_tool_is_not_offered(api: Api) -> None:
+def test_the_supervisor_tool_is_not_offered_outside_a_group(api: Api) -> None:
     api.server.answers_with(answers)
     _, manager, _ = supervised(api, "Ann", include_base_tools=False)
     api.server.answers_with(lambda request: aloud(str([tool.name for tool in request.tools])))

@@ -14,7 +14,7 @@ from ricordo.llm.scripted import Line
 from ricordo.storage import runs
 from tests.features.groups.talking import (
     Api,
-    held,
+    group_messages,
     names_of,
     new_agent,
     new_group,
@@ -34,7 +34,7 @@ def listed(api: Api, group: str, **params: Any) -> list[dict[str, Any]]:
     return messages
 
 
-def test_a_stream_brings_each_piece_with_its_speakers_name_and_the_talks_run(api: Api) -> None:
+def test_streamed_pieces_name_their_speaker_and_the_talks_run(api: Api) -> None:
     api.server.answers_with(speaking())
     group, _ = panel(api, "Ann", "Ben")
     body = {"messages": [{"role": "user", "content": "Hello."}], "stream_tokens": True}
@@ -72,7 +72,7 @@ def test_a_stream_brings_each_piece_with_its_speakers_name_and_the_talks_run(api
     assert len(api.http.get(f"/v1/runs/{run_id}/steps").json()) == 2
 
 
-def test_a_talk_in_the_background_can_be_read_again_from_any_event(api: Api) -> None:
+def test_a_background_talk_can_be_streamed_again_from_any_event(api: Api) -> None:
     api.server.answers_with(speaking())
     group, _ = panel(api, "Ann", "Ben")
     run = api.http.post(f"/v1/groups/{group}/messages/async", json={"input": "Hello."}).json()
@@ -109,14 +109,14 @@ def ledger(api: Api) -> int:
     )
 
 
-def test_the_same_message_sent_again_is_the_same_talk(api: Api) -> None:
+def test_a_repeated_message_returns_the_first_talk(api: Api) -> None:
     api.server.answers_with(speaking())
     group, agents = panel(api, "Ann", "Ben")
     first = say(api, group, message={"otid": "one"})
     again = say(api, group, message={"otid": "one"})
     assert [one["id"] for one in again["messages"]] == [one["id"] for one in first["messages"]]
     assert again["usage"] == first["usage"]
-    assert len(held(api, agents["Ann"], group)) == 4
+    assert len(group_messages(api, agents["Ann"], group)) == 4
     response = api.http.post(
         f"/v1/groups/{group}/messages",
         json={"messages": [{"role": "user", "content": "Other.", "otid": "one"}]},
@@ -124,7 +124,7 @@ def test_the_same_message_sent_again_is_the_same_talk(api: Api) -> None:
     assert response.status_code == 409
 
 
-def test_the_same_message_sent_twice_at_once_is_one_talk(api: Api) -> None:
+def test_simultaneous_identical_messages_start_one_talk(api: Api) -> None:
     gate = Gate(api.server, "Here.")
     api.server.answers_with(gate)
     group, agents = panel(api, "Ann")
@@ -137,10 +137,10 @@ def test_the_same_message_sent_twice_at_once_is_one_talk(api: Api) -> None:
     gate.open()
     assert first["id"] == second["id"]
     wait_for(lambda: api.client.runs.retrieve(first["id"]).status == "completed")
-    assert len(held(api, agents["Ann"], group)) == 2
+    assert len(group_messages(api, agents["Ann"], group)) == 2
 
 
-def test_cancelling_a_talk_cancels_the_members_turn_and_keeps_what_was_said(api: Api) -> None:
+def test_cancelling_a_talk_cancels_the_members_turn_and_keeps_messages(api: Api) -> None:
     gate = Gate(api.server)
 
     def answer(request: ModelRequest) -> Any:
@@ -157,10 +157,13 @@ def test_cancelling_a_talk_cancels_the_members_turn_and_keeps_what_was_said(api:
     assert not api.server.runtime.live
     statuses = {one.status for one in api.client.runs.list(agent_id=agents["Ben"])}
     assert statuses == {"cancelled"}
-    assert [one["content"] for one in held(api, agents["Cleo"], group)] == ["Hello.", "I am Ann."]
+    assert [one["content"] for one in group_messages(api, agents["Cleo"], group)] == [
+        "Hello.",
+        "I am Ann.",
+    ]
 
 
-def test_a_member_whose_model_fails_ends_the_talk_and_what_was_said_stays(api: Api) -> None:
+def test_a_model_error_of_a_member_ends_the_talk_and_keeps_messages(api: Api) -> None:
     def answer(request: ModelRequest) -> Line:
         return ModelError("llm_error", "No.") if speaker_of(request) == "Ben" else "I am Ann."
 
@@ -168,7 +171,10 @@ def test_a_member_whose_model_fails_ends_the_talk_and_what_was_said_stays(api: A
     group, agents = panel(api, "Ann", "Ben", "Cleo")
     response = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."})
     assert (response.status_code, response.json()["error"]["type"]) == (500, "llm_error")
-    assert [one["content"] for one in held(api, agents["Cleo"], group)] == ["Hello.", "I am Ann."]
+    assert [one["content"] for one in group_messages(api, agents["Cleo"], group)] == [
+        "Hello.",
+        "I am Ann.",
+    ]
     (run,) = [
         one
         for one in api.client.runs.list(agent_id=agents["Ann"])
@@ -179,7 +185,7 @@ def test_a_member_whose_model_fails_ends_the_talk_and_what_was_said_stays(api: A
     assert names_of(say(api, group)) == ["Ann", "Ben", "Cleo"]
 
 
-def test_the_groups_list_shows_each_utterance_once_and_pages_both_ways(api: Api) -> None:
+def test_the_groups_message_list_shows_each_message_once_and_pages(api: Api) -> None:
     api.server.answers_with(lambda request: f"I am {speaker_of(request)}.")
     group, _ = panel(api, "Ann", "Ben", "Cleo")
     for text in ("One.", "Two."):
@@ -202,7 +208,7 @@ def page_ids(api: Api, group: str, order: str, **cursor: str) -> list[str]:
     return [one["id"] for one in listed(api, group, order=order, limit=3, **cursor)]
 
 
-def test_a_reset_deletes_all_copies_and_takes_them_out_of_the_windows(api: Api) -> None:
+def test_a_reset_deletes_all_group_messages_also_from_windows(api: Api) -> None:
     api.server.answers_with(speaking())
     group, agents = panel(api, "Ann", "Ben")
     api.client.agents.messages.create(agents["Ann"], input="Between us.")
@@ -210,13 +216,13 @@ def test_a_reset_deletes_all_copies_and_takes_them_out_of_the_windows(api: Api) 
     assert api.http.patch(f"/v1/groups/{group}/reset-messages").json() is None
     assert listed(api, group) == []
     for name, expected in (("Ann", 3), ("Ben", 1)):
-        assert held(api, agents[name], group) == []
+        assert group_messages(api, agents[name], group) == []
         state = api.http.get(f"/v1/agents/{agents[name]}").json()
         assert len(state["message_ids"]) == expected
     assert names_of(say(api, group, message={"otid": "again"})) == ["Ann", "Ben"]
 
 
-def test_a_message_of_a_group_stays_as_it_was_said(api: Api) -> None:
+def test_a_group_message_cannot_be_changed(api: Api) -> None:
     group, _ = panel(api, "Ann")
     other, _ = panel(api, "Ben")
     said = say(api, group)["messages"][-1]["id"]
@@ -228,14 +234,16 @@ def test_a_message_of_a_group_stays_as_it_was_said(api: Api) -> None:
 @pytest.mark.parametrize(
     ("kind", "words"), [("round_robin", "no agents"), ("sleeptime", "takes no messages")]
 )
-def test_a_group_in_which_nobody_can_speak_says_so(api: Api, kind: str, words: str) -> None:
+def test_a_group_in_which_nobody_can_speak_refuses_messages(
+    api: Api, kind: str, words: str
+) -> None:
     group = new_group(api, kind, [] if kind == "round_robin" else [new_agent(api, "Ann")])
     response = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."})
     assert response.status_code == 400
     assert words in response.json()["detail"]
 
 
-def test_no_request_leads_to_more_turns_than_the_setting_allows(
+def test_a_talk_never_exceeds_the_configured_number_of_turns(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_GROUP_TURNS", "5")
@@ -244,16 +252,16 @@ def test_no_request_leads_to_more_turns_than_the_setting_allows(
     answer = say(api, group)
     assert len(names_of(answer)) == 5
     assert answer["stop_reason"]["stop_reason"] == "max_steps"
-    assert [len(held(api, agents[name], group)) for name in ("Ann", "Ben")] == [9, 8]
+    assert [len(group_messages(api, agents[name], group)) for name in ("Ann", "Ben")] == [9, 8]
 
 
-def test_a_member_alone_goes_on_without_anybody_who_speaks(api: Api) -> None:
+def test_a_single_member_takes_all_turns(api: Api) -> None:
     api.server.answers_with(speaking())
     group, _ = panel(api, "Ann", max_turns=3)
     assert names_of(say(api, group)) == ["Ann"] * 3
 
 
-def test_cancelling_a_talk_of_another_process_cancels_the_turn_that_runs(api: Api) -> None:
+def test_cancelling_a_talk_of_another_process_cancels_its_turn(api: Api) -> None:
     gate = Gate(api.server)
     api.server.answers_with(gate)
     group, agents = panel(api, "Ann", "Ben")
@@ -268,7 +276,7 @@ def test_cancelling_a_talk_of_another_process_cancels_the_turn_that_runs(api: Ap
     assert api.client.runs.list(agent_id=agents["Ben"]).items == []
 
 
-def test_a_retry_of_the_client_without_an_otid_is_the_same_talk(api: Api) -> None:
+def test_a_client_retry_without_an_otid_returns_the_first_talk(api: Api) -> None:
     api.server.answers_with(speaking())
     group, agents = panel(api, "Ann", "Ben")
     first = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."}).json()
@@ -277,10 +285,10 @@ def test_a_retry_of_the_client_without_an_otid_is_the_same_talk(api: Api) -> Non
         f"/v1/groups/{group}/messages", json={"input": "Hello."}, headers=retry
     ).json()
     assert [one["id"] for one in again["messages"]] == [one["id"] for one in first["messages"]]
-    assert len(held(api, agents["Ann"], group)) == 4
+    assert len(group_messages(api, agents["Ann"], group)) == 4
 
 
-def test_a_member_that_answers_somebody_else_hears_the_talk_later(api: Api) -> None:
+def test_a_busy_member_gets_the_talk_after_its_turn(api: Api) -> None:
     gate = Gate(api.server)
     group, agents = panel(api, "Ann", "Ben", max_turns=1)
     api.server.answers_with(
@@ -289,15 +297,15 @@ def test_a_member_that_answers_somebody_else_hears_the_talk_later(api: Api) -> N
     run = api.client.agents.messages.create_async(agents["Ben"], input="Are you there?")
     gate.wait()
     assert names_of(say(api, group)) == ["Ann"]
-    assert held(api, agents["Ben"], group) == []
+    assert group_messages(api, agents["Ben"], group) == []
     gate.open()
-    wait_for(lambda: len(held(api, agents["Ben"], group)) == 2)
+    wait_for(lambda: len(group_messages(api, agents["Ben"], group)) == 2)
     assert api.client.runs.retrieve(run.id).status == "completed"
     window = api.http.get(f"/v1/agents/{agents['Ben']}").json()["message_ids"]
-    assert [one["id"] for one in held(api, agents["Ben"], group)] == window[-2:]
+    assert [one["id"] for one in group_messages(api, agents["Ben"], group)] == window[-2:]
 
 
-def test_a_talk_after_one_that_was_cut_off_tells_its_members_what_they_missed(api: Api) -> None:
+def test_members_get_the_messages_missed_in_an_interrupted_talk(api: Api) -> None:
     """The server stops after Ann has spoken, and nobody sends the message again."""
     gate = Gate(api.server)
     group, agents = panel(api, "Ann", "Ben")
@@ -312,5 +320,5 @@ def test_a_talk_after_one_that_was_cut_off_tells_its_members_what_they_missed(ap
     api.server.run(talk.wait())
     api.server.answers_with(lambda request: f"I am {speaker_of(request)}.")
     say(api, group, "Two.")
-    said = [one["content"] for one in held(api, agents["Ben"], group)]
+    said = [one["content"] for one in group_messages(api, agents["Ben"], group)]
     assert sorted(said) == sorted(["One.", "I am Ann.", "Two.", "I am Ann.", "I am Ben."])

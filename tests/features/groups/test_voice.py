@@ -24,7 +24,7 @@ from ricordo.domain.model import ModelReply, ModelRequest, TextChunk, ToolCallCh
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.test_sleeptime import ended, say, wait_until
+from tests.features.groups.test_sleeptime import say, wait_for_runs, wait_until
 from tests.seams.http import ok
 from tests.seams.server import LIMIT, MODEL, PIECES, Gate, ServerInThread
 
@@ -43,7 +43,7 @@ def voice_agent(http: httpx2.Client, **fields: Any) -> dict[str, Any]:
     return dict(ok(http.post("/v1/agents/", json=body | fields)))
 
 
-def test_a_voice_agent_is_made_with_its_keeper_and_refused_without(http: httpx2.Client) -> None:
+def test_a_voice_agent_is_created_with_its_memory_keeper_only(http: httpx2.Client) -> None:
     agent = voice_agent(http)
     assert {tool["name"] for tool in agent["tools"]} == {"send_message", "search_memory"}
     group = agent["multi_agent_group"]
@@ -67,7 +67,7 @@ def test_a_voice_agent_is_made_with_its_keeper_and_refused_without(http: httpx2.
     assert (refused.status_code, "enable_sleeptime" in refused.text) == (422, True)
 
 
-def test_tools_are_offered_with_a_sentence_to_say_first_and_none_that_keeps_memory(
+def test_voice_tools_have_a_spoken_sentence_and_no_memory_tool_is_offered(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     source = 'def roll_dice(sides: int) -> int:\n    """Roll a die.\n\n    Args:\n        sides: How many.\n    """\n    return 4\n'
@@ -101,7 +101,7 @@ def voice_stream(
     return chunks
 
 
-def spoken(chunks: list[dict[str, Any]]) -> str:
+def spoken_text(chunks: list[dict[str, Any]]) -> str:
     return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
 
 
@@ -118,7 +118,7 @@ USER = {"role": "user", "content": "What did I say about Lisbon?"}
         ),
     ],
 )
-def test_the_sentence_of_a_call_is_said_while_it_is_written_and_stored_as_said(
+def test_the_spoken_sentence_of_a_call_is_streamed_and_stored(
     server: ServerInThread, http: httpx2.Client, says: tuple[str, ...], expected: str
 ) -> None:
     agent = voice_agent(http)
@@ -133,7 +133,7 @@ def test_the_sentence_of_a_call_is_said_while_it_is_written_and_stored_as_said(
     chunks = voice_stream(
         http, agent["id"], USER, model="any", voice={"provider": "x"}, call={"id": 1}
     )
-    assert spoken(chunks) == expected
+    assert spoken_text(chunks) == expected
     assert not any(chunk["choices"][0]["delta"].get("tool_calls") for chunk in chunks)
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
     stored = ok(http.get(f"/v1/agents/{agent['id']}/messages", params={"order": "asc"}))
@@ -151,7 +151,7 @@ def test_the_sentence_of_a_call_is_said_while_it_is_written_and_stored_as_said(
 
 
 @pytest.mark.parametrize("before", ["", "Well."])
-def test_the_sentence_of_a_call_is_sent_on_letter_by_letter(
+def test_the_spoken_sentence_is_forwarded_as_it_arrives(
     server: ServerInThread, http: httpx2.Client, before: str
 ) -> None:
     agent = voice_agent(http, model=PIECES)
@@ -170,11 +170,11 @@ def test_the_sentence_of_a_call_is_sent_on_letter_by_letter(
     ]
     chunks = voice_stream(http, agent["id"], USER)
     start = f"{before}\n\n" if before else ""
-    assert spoken(chunks) == f"{start}{sentence}\n\nSunny."
-    assert len([chunk for chunk in chunks if spoken([chunk])]) > len(sentence)
+    assert spoken_text(chunks) == f"{start}{sentence}\n\nSunny."
+    assert len([chunk for chunk in chunks if spoken_text([chunk])]) > len(sentence)
 
 
-def test_words_are_sent_before_the_answer_is_whole_or_stored(
+def test_words_are_sent_before_the_answer_is_complete(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = voice_agent(http)
@@ -193,7 +193,7 @@ def test_words_are_sent_before_the_answer_is_whole_or_stored(
         text, lines = "", stream.iter_lines()
         while not text.endswith("Let me look."):
             line = next(lines).removeprefix("data: ")
-            text += spoken([orjson.loads(line)]) if line.startswith("{") else ""
+            text += spoken_text([orjson.loads(line)]) if line.startswith("{") else ""
         gate.wait()
         gate.open()
         assert "sunny" in "".join(lines)
@@ -214,7 +214,7 @@ def test_words_are_sent_before_the_answer_is_whole_or_stored(
         {"messages": [{"role": "user", "content": None}]},
     ],
 )
-def test_a_voice_request_without_a_last_word_of_the_user_is_refused(
+def test_a_voice_request_without_a_final_user_message_is_refused(
     http: httpx2.Client, body: dict[str, Any]
 ) -> None:
     answer = http.post(f"/v1/voice-beta/agent-{uuid4()}/chat/completions", json=body)
@@ -223,7 +223,7 @@ def test_a_voice_request_without_a_last_word_of_the_user_is_refused(
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/chat/completions"])
-def test_a_voice_stack_that_greets_and_cuts_answers_short_goes_on_in_one_conversation(
+def test_a_voice_client_with_greetings_and_interruptions_keeps_one_conversation(
     server: ServerInThread, http: httpx2.Client, path: str
 ) -> None:
     """LiveKit sends its instructions, a greeting, and the heard part of an interrupted answer."""
@@ -254,7 +254,7 @@ def test_a_voice_stack_that_greets_and_cuts_answers_short_goes_on_in_one_convers
     assert len(whole["message_ids"]) == 7
 
 
-def test_the_next_words_stop_an_answer_that_nobody_hears_any_more(
+def test_the_next_message_cancels_an_answer_that_was_interrupted(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = voice_agent(http)
@@ -288,7 +288,7 @@ def spoken_or_busy(http: httpx2.Client, agent_id: str) -> str:
         for line in answer.text.splitlines()
         if line.startswith("data: {")
     ]
-    return spoken([orjson.loads(line) for line in lines])
+    return spoken_text([orjson.loads(line) for line in lines])
 
 
 CHUNK = {"start_index": 0, "end_index": 1, "context": "Where <Ada> lives & works."}
@@ -335,7 +335,7 @@ def window_of(http: httpx2.Client, agent: dict[str, Any], user: str | None = Non
 @pytest.mark.parametrize(
     ("most", "least", "kept"), [(10, 6, 7), (12, 8, 9), (30, 15, 15), (30, 16, 17), (6, 5, 5)]
 )
-def test_after_a_long_talk_the_last_messages_stay_in_view_from_a_users_message_on(
+def test_a_long_voice_talk_keeps_the_last_messages_from_a_user_message(
     server: ServerInThread, http: httpx2.Client, most: int, least: int, kept: int
 ) -> None:
     server.answers_with(keeps)
@@ -352,13 +352,13 @@ def test_after_a_long_talk_the_last_messages_stay_in_view_from_a_users_message_o
         http.get(f"/v1/agents/{agent['id']}/messages", params={"limit": 100, "order": "asc"})
     )
     assert next(one["message_type"] for one in listed if one["id"] == window[1]) == "user_message"
-    assert [run["status"] for run in ended(http, started)] == ["completed"]
+    assert [run["status"] for run in wait_for_runs(http, started)] == ["completed"]
 
 
 def numbered_texts(server: ServerInThread) -> list[tuple[str, str]]:
     """Return the texts that the memory agent got, each once.
 
-    First those that left the window, then those that stayed.
+    Texts of messages that left the window come before texts of messages that stayed.
     """
     texts: dict[str, None] = {}
     for request in list(server.model.requests):
@@ -372,14 +372,14 @@ def numbered_texts(server: ServerInThread) -> list[tuple[str, str]]:
     return [(older, newer) for older, newer in parts]
 
 
-def test_what_leaves_the_view_is_kept_in_the_main_agents_archive_and_block_each_once(
+def test_evicted_voice_messages_are_kept_once_in_archive_and_block(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(keeps)
     agent = voice_agent(http)
     set_buffer(http, agent, 8, 5)
     for number in range(12):
-        ended(http, say(http, agent, f"Number {number}."))
+        wait_for_runs(http, say(http, agent, f"Number {number}."))
     texts = numbered_texts(server)
     assert texts[0][0].startswith(
         "    0. user: Number 0.\n    1. assistant: Fine: Number 0.\n    2. user: Number 1."
@@ -412,7 +412,7 @@ def test_what_leaves_the_view_is_kept_in_the_main_agents_archive_and_block_each_
     )
 
 
-def test_the_steps_of_the_keeper_come_in_their_order_whatever_its_rules_say(
+def test_the_keeper_follows_its_fixed_steps_without_tool_rules(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = voice_agent(http)
@@ -429,7 +429,7 @@ def test_the_steps_of_the_keeper_come_in_their_order_whatever_its_rules_say(
     server.answers_with(answer)
     for number in range(6):
         if run_ids := say(http, agent, f"Number {number}."):
-            ended(http, run_ids)
+            wait_for_runs(http, run_ids)
             break
     assert offered == [
         ["store_memories"],
@@ -438,14 +438,14 @@ def test_the_steps_of_the_keeper_come_in_their_order_whatever_its_rules_say(
     ]
 
 
-def test_the_block_of_the_user_is_made_where_it_is_missing(
+def test_the_keeper_creates_a_missing_human_block(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(keeps)
     agent = voice_agent(http, memory_blocks=[])
     set_buffer(http, agent, 6, 5)
     for number in range(3):
-        ended(http, say(http, agent, f"Number {number}."))
+        wait_for_runs(http, say(http, agent, f"Number {number}."))
     assert (
         ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
         == "Lives in Lisbon."
@@ -453,7 +453,7 @@ def test_the_block_of_the_user_is_made_where_it_is_missing(
 
 
 @pytest.mark.parametrize("policy", ["direct", "propose"])
-def test_what_is_kept_of_one_users_talk_is_that_users_alone(
+def test_what_the_keeper_stores_about_a_user_stays_private(
     server: ServerInThread, http: httpx2.Client, policy: str
 ) -> None:
     def answer(request: ModelRequest) -> Line:
@@ -467,7 +467,7 @@ def test_what_is_kept_of_one_users_talk_is_that_users_alone(
     set_buffer(http, agent, 6, 5)
     for user, word in (("ada", "ALBATROS"), ("ben", "BADGER")):
         for number in range(4):
-            ended(http, say(http, agent, f"{number}: I like the {word}.", user))
+            wait_for_runs(http, say(http, agent, f"{number}: I like the {word}.", user))
     for user, own, other in (("ada", "albatros", "badger"), ("ben", "badger", "albatros")):
         headers = {"x-ricordo-user": user}
         seen = str(ok(http.get(f"/v1/agents/{agent['id']}", headers=headers))["blocks"])
@@ -486,7 +486,7 @@ def test_what_is_kept_of_one_users_talk_is_that_users_alone(
         assert not ("ALBATROS" in asked and "BADGER" in asked)
 
 
-def test_a_keeper_that_fails_after_keeping_keeps_nothing_twice(
+def test_a_keeper_that_fails_after_storing_stores_nothing_twice(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     failures = [ModelError("llm_error", "The provider is down.")]
@@ -500,7 +500,7 @@ def test_a_keeper_that_fails_after_keeping_keeps_nothing_twice(
     agent = voice_agent(http)
     set_buffer(http, agent, 6, 5)
     started = [id for number in range(3) for id in say(http, agent, f"Number {number}.")]
-    assert [run["status"] for run in ended(http, started)] == ["failed"]
+    assert [run["status"] for run in wait_for_runs(http, started)] == ["failed"]
     human = f"/v1/agents/{agent['id']}/core-memory/blocks/human"
     wait_until(lambda: ok(http.get(human))["value"] == "Lives in Lisbon.")
     assert len(ok(http.get(f"/v1/agents/{agent['id']}/archival-memory"))) == 1
@@ -516,7 +516,7 @@ def keeps_by_offer(request: ModelRequest) -> Line:
     return call("finish_rethinking_memory") if "finish_rethinking_memory" in names else "Fine."
 
 
-def test_lines_that_are_not_there_are_refused_and_nothing_is_kept(
+def test_store_memories_refuses_invalid_line_ranges(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     wrong = [(0, 99), (-1, 0), (2, 1), (99, 99)]
@@ -534,14 +534,14 @@ def test_lines_that_are_not_there_are_refused_and_nothing_is_kept(
     agent = voice_agent(http)
     set_buffer(http, agent, 6, 5)
     for number in range(3):
-        ended(http, say(http, agent, f"Number {number}."))
+        wait_for_runs(http, say(http, agent, f"Number {number}."))
     assert ok(http.get(f"/v1/agents/{agent['id']}/archival-memory")) == []
     keeper = agent["multi_agent_group"]["agent_ids"][0]
     listed = ok(http.get(f"/v1/agents/{keeper}/messages", params={"limit": 100}))
     assert sum("Nothing was stored" in str(message) for message in listed) >= 1
 
 
-def test_keywords_and_passages_are_looked_for_within_the_time_that_is_named(
+def test_search_memory_filters_keywords_and_passages_by_time(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = voice_agent(http)
@@ -580,7 +580,7 @@ def test_keywords_and_passages_are_looked_for_within_the_time_that_is_named(
         ), fields
 
 
-def test_what_is_said_while_the_user_wants_nothing_kept_is_kept_at_no_later_time(
+def test_messages_sent_while_paused_are_never_kept(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(keeps_by_offer)
@@ -593,7 +593,7 @@ def test_what_is_said_while_the_user_wants_nothing_kept_is_kept_at_no_later_time
 
     def talk(word: str, count: int) -> None:
         for number in range(count):
-            ended(http, say(http, agent, f"{word} {number}.", "ada"))
+            wait_for_runs(http, say(http, agent, f"{word} {number}.", "ada"))
 
     talk("Open", 2)
     set_paused(True)
@@ -606,7 +606,7 @@ def test_what_is_said_while_the_user_wants_nothing_kept_is_kept_at_no_later_time
     assert "Again 0." in told
 
 
-def test_a_turn_that_the_server_began_takes_nothing_out_of_view_unread(
+def test_a_background_turn_evicts_no_unread_messages(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(keeps_by_offer)
@@ -618,19 +618,19 @@ def test_a_turn_that_the_server_began_takes_nothing_out_of_view_unread(
     request = TurnRequest(
         Scope(), agent["id"], (message,), delivery=TurnDelivery(is_background=True, purpose="task")
     )
-    server.run(begun_by_server(server, request))
+    server.run(run_background_turn(server, request))
     assert len(window_of(http, agent)) == 7
     for number in range(3):
-        ended(http, say(http, agent, f"Later {number}."))
+        wait_for_runs(http, say(http, agent, f"Later {number}."))
     told = "\n".join(older for older, _ in numbered_texts(server))
     assert [told.count(words) for words in ("First.", "Second.", "Time to rest.")] == [1, 1, 1]
 
 
-async def begun_by_server(server: ServerInThread, request: TurnRequest) -> None:
+async def run_background_turn(server: ServerInThread, request: TurnRequest) -> None:
     await collect(await run_turn(server.runtime, request))
 
 
-def test_a_voice_agent_comes_and_goes_as_a_file(
+def test_a_voice_agent_can_be_exported_and_imported(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = voice_agent(http)
@@ -651,7 +651,7 @@ def test_the_librarian_keeps_the_memory_of_a_voice_agent_without_a_key(http: htt
         "What is the weather like?",
         "My dog is called Rex.",
     ):
-        ended(http, say(http, agent, words))
+        wait_for_runs(http, say(http, agent, words))
     human = ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
     assert [
         human.count(words)
@@ -662,9 +662,9 @@ def test_the_librarian_keeps_the_memory_of_a_voice_agent_without_a_key(http: htt
     assert not any("weather" in text for text in passages)
 
 
-def test_the_page_of_sleeping_agents_lists_those_of_voice_agents(http: httpx2.Client) -> None:
+def test_the_sleeptime_page_lists_voice_agents(http: httpx2.Client) -> None:
     agent = voice_agent(http, name="Page Vera")
-    # Other tests made pairs on this server too, so hers may be on a later page.
+    # Other tests made pairs on this server too, so this pair may be on a later page.
     path, text = "/ui/sleeptime", http.get("/ui/sleeptime").text
     while "Page Vera" not in text:
         (path,) = set(re.findall(r'href="(/ui/sleeptime\?[^"]+)"', text)) - {path}

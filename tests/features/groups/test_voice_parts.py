@@ -39,7 +39,7 @@ def message(role: Role, *parts: Part) -> Message:
     return make.conversation(AGENT).new_message(role, parts, 0)
 
 
-def test_what_is_kept_begins_with_a_user_and_is_no_longer_than_it_may_be() -> None:
+def test_the_kept_window_starts_with_a_user_message_within_the_buffer() -> None:
     """The talks are random.
 
     A short one stays whole. Of a long one as much stays as allowed, and never half a turn.
@@ -112,11 +112,11 @@ def test_what_is_kept_begins_with_a_user_and_is_no_longer_than_it_may_be() -> No
         ),
     ],
 )
-def test_how_a_message_reads_in_the_numbered_transcript(said: Message, line: str | None) -> None:
+def test_messages_become_lines_of_the_numbered_transcript(said: Message, line: str | None) -> None:
     assert numbered_lines_of(said) == ([] if line is None else [line])
 
 
-def test_lines_are_read_back_from_the_transcript_as_they_were_written() -> None:
+def test_transcript_lines_are_parsed_back_unchanged() -> None:
     """The texts have numbers, headings of the transcript, blank lines, and odd line breaks."""
     said = [
         *(
@@ -147,7 +147,7 @@ def test_lines_are_read_back_from_the_transcript_as_they_were_written() -> None:
     assert lines_in("\n".join(said)) == []
 
 
-def test_a_passage_of_a_talk_is_xml_whatever_was_said() -> None:
+def test_a_talk_passage_is_valid_xml_for_any_text() -> None:
     said = ["user: <message>&</message>", "assistant: ]]> \"'", "user: a\nb"]
     memory = ElementTree.fromstring(memory_text(said, "On <x> & y"))  # noqa: S314 - our own text
     assert [one.text for one in memory.iterfind("messages/message")] == said
@@ -164,7 +164,7 @@ PARAMETERS = [
 
 
 @pytest.mark.parametrize("parameters", PARAMETERS)
-def test_a_sentence_to_say_comes_first_and_never_reaches_the_tool(
+def test_the_spoken_argument_comes_first_and_never_reaches_the_tool(
     parameters: dict[str, object],
 ) -> None:
     tool = ToolSchema("look", "Look.", parameters)
@@ -183,7 +183,7 @@ def test_a_sentence_to_say_comes_first_and_never_reaches_the_tool(
     assert orjson.loads(parse_call(untouched, how).arguments) == {SPOKEN: "Mine."}
 
 
-def test_a_tool_with_an_argument_of_that_name_keeps_it() -> None:
+def test_a_tool_with_its_own_argument_of_that_name_keeps_it() -> None:
     tool = ToolSchema(
         "look", "Look.", {"type": "object", "properties": {SPOKEN: {"type": "integer"}}}
     )
@@ -196,7 +196,7 @@ def test_a_tool_with_an_argument_of_that_name_keeps_it() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 40, 1000])
-def test_the_sentences_of_calls_are_text_however_their_arguments_are_cut(size: int) -> None:
+def test_spoken_sentences_are_decoded_for_any_chunking_of_arguments(size: int) -> None:
     sentences = ["I look it up.", 'It is "here".\nWait.', "Größe 😀."]
     deltas = Deltas("run", "step", "message", speech_argument=SPOKEN)
     told = ""

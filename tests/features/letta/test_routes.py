@@ -14,7 +14,7 @@ from tests.seams.server import MODEL
 __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 
 
-def test_tags_of_agents_and_blocks_are_listed_by_the_alphabet(api: Api) -> None:
+def test_tags_of_agents_and_blocks_are_listed_alphabetically(api: Api) -> None:
     tags = ["tag-a", "tag-b", "tag-c", "tag-d"]
     api.client.agents.create(model=MODEL, tags=tags[:3])
     api.client.blocks.create(label="notes", value="", tags=tags[2:])
@@ -27,7 +27,7 @@ def test_tags_of_agents_and_blocks_are_listed_by_the_alphabet(api: Api) -> None:
     assert api.client.tags.list(name="100%") == []
 
 
-def test_there_are_no_environments(api: Api) -> None:
+def test_the_environments_routes_report_that_there_are_none(api: Api) -> None:
     listed = api.client.environments.list(online_only=True, source="local")
     assert (listed.connections, listed.has_next_page) == ([], False)
     with pytest.raises(NotFoundError, match="There is no environment"):
@@ -35,7 +35,7 @@ def test_there_are_no_environments(api: Api) -> None:
     refused(api.http.post("/v1/environments/device-1/messages", json={"messages": []}), 404)
 
 
-def test_a_model_is_asked_once_and_nothing_is_stored_but_the_tokens(api: Api) -> None:
+def test_generate_calls_the_model_once_and_stores_only_token_usage(api: Api) -> None:
     agent = api.client.agents.create(
         model=MODEL, memory_blocks=[{"label": "human", "value": "Ada likes tea."}]
     )
@@ -64,7 +64,7 @@ def test_a_model_is_asked_once_and_nothing_is_stored_but_the_tokens(api: Api) ->
     refused(api.http.post(path, json={"prompt": "x", "override_model": "scripted/nothing"}), 404)
 
 
-def test_older_routes_answer_as_far_as_there_is_something_to_answer(api: Api) -> None:
+def test_older_letta_routes_answer_or_say_why_not(api: Api) -> None:
     agent = api.client.agents.create(model=MODEL)
     assert ok(api.http.get(f"/v1/agents/{agent.id}/groups")) == []
     words = refused(
@@ -76,7 +76,7 @@ def test_older_routes_answer_as_far_as_there_is_something_to_answer(api: Api) ->
     assert "cannot be changed" in words
     names = {tool["name"] for tool in ok(api.http.post("/v1/tools/add-base-tools"))}
     assert {"memory_insert", "conversation_search"} < names
-    # /v1 has another name, for all routes.
+    # All routes below /v1 also exist below /latest.
     assert ok(api.http.get(f"/latest/agents/{agent.id}"))["id"] == agent.id
     for method, path in (
         ("POST", "/v1/nothing"),

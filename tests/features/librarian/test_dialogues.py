@@ -227,7 +227,7 @@ def talk_with(*lines: str) -> Talk:
 
 
 @pytest.mark.parametrize(("language", "kind"), ROWS)
-async def test_what_is_told_is_filed_in_the_notes_and_found(language: str, kind: str) -> None:
+async def test_a_statement_is_stored_in_the_notes_and_found(language: str, kind: str) -> None:
     (value, _), told, _, asked = FACTS[language][kind]
     wrong = []
     for form, question in product(told, asked):
@@ -235,7 +235,7 @@ async def test_what_is_told_is_filed_in_the_notes_and_found(language: str, kind:
         await talk.says(form.format(value))
         if value not in talk.blocks["human"] or "Plays chess" not in talk.blocks["human"]:
             wrong.append(("not filed", form, talk.blocks["human"]))
-        # On another day, with only the notes.
+        # The question is asked on another day, when only the notes are in view.
         talk.next_day().history.clear()
         answer = await talk.says(question)
         if value not in answer or question in talk.blocks["human"]:
@@ -244,9 +244,7 @@ async def test_what_is_told_is_filed_in_the_notes_and_found(language: str, kind:
 
 
 @pytest.mark.parametrize(("language", "kind"), [row for row in ROWS if FACTS[row[0]][row[1]][2]])
-async def test_what_has_changed_is_corrected_and_found_as_it_is_now(
-    language: str, kind: str
-) -> None:
+async def test_a_changed_fact_replaces_the_old_one_and_is_found(language: str, kind: str) -> None:
     (old, new), told, changed, asked = FACTS[language][kind]
     wrong = []
     for form, change in product(told, changed):
@@ -266,7 +264,7 @@ async def test_what_has_changed_is_corrected_and_found_as_it_is_now(
 
 
 @pytest.mark.parametrize(("language", "kind"), [row for row in ROWS if FACTS[row[0]][row[1]][2]])
-async def test_a_correction_keeps_what_else_the_line_says(language: str, kind: str) -> None:
+async def test_a_correction_keeps_the_rest_of_the_line(language: str, kind: str) -> None:
     (old, new), told, changed, _ = FACTS[language][kind]
     keeps = {
         "English": "I play chess",
@@ -307,7 +305,7 @@ async def test_a_correction_keeps_what_else_the_line_says(language: str, kind: s
         ("Me llamo Ana y vivo en Madrid.", ["Me llamo Ana", "vivo en Madrid."]),
     ],
 )
-async def test_each_fact_of_a_sentence_gets_a_line_of_its_own(told: str, lines: list[str]) -> None:
+async def test_each_fact_of_a_sentence_gets_its_own_line(told: str, lines: list[str]) -> None:
     talk = talk_with()
     await talk.says(told)
     assert [
@@ -327,7 +325,7 @@ async def test_each_fact_of_a_sentence_gets_a_line_of_its_own(told: str, lines: 
         "Je crois que la clé est sous le pot et que le pot est rouge.",
     ],
 )
-async def test_what_cannot_be_divided_or_read_is_filed_word_for_word(told: str) -> None:
+async def test_sentences_that_cannot_be_split_are_stored_verbatim(told: str) -> None:
     talk = talk_with("Plays chess")
     await talk.says(told)
     filed = [
@@ -344,7 +342,7 @@ async def test_what_cannot_be_divided_or_read_is_filed_word_for_word(told: str) 
     # The replacement searches by words, so it does not find "I'm 31 now.".
     [row for row in ROWS if FACTS[row[0]][row[1]][2] and row[1] != "age"],
 )
-async def test_without_a_block_for_notes_the_later_statement_holds(
+async def test_without_a_notes_block_the_later_statement_is_answered(
     language: str, kind: str
 ) -> None:
     (old, new), told, changed, asked = FACTS[language][kind]
@@ -359,7 +357,7 @@ async def test_without_a_block_for_notes_the_later_statement_holds(
     assert wrong == []
 
 
-async def test_a_talk_keeps_what_is_true_and_drops_what_is_not() -> None:
+async def test_a_long_dialogue_leaves_only_current_facts_in_the_notes() -> None:
     talk = talk_with()
     for said in (
         "Hi! I'm Lena, I live in Graz and work as a nurse at the LKH.",

@@ -83,7 +83,7 @@ def newcomer(
     return Newcomer(http, f"/v1/agents/{ok(http.post('/v1/agents/', json=body))['id']}")
 
 
-def test_a_denied_call_is_told_without_its_name_or_the_reason_as_it_was_sent(
+def test_a_denied_call_is_reported_without_tool_name_or_raw_reason(
     http: httpx2.Client,
 ) -> None:
     rules = [
@@ -122,7 +122,7 @@ def test_a_denied_call_is_told_without_its_name_or_the_reason_as_it_was_sent(
     ],
 )
 @pytest.mark.parametrize("status", ["success", "error"])
-def test_what_a_clients_tool_gives_is_not_repeated_as_it_is(
+def test_results_of_client_tools_are_not_repeated_verbatim(
     http: httpx2.Client, result: str, status: str
 ) -> None:
     tool = {
@@ -146,7 +146,7 @@ def test_what_a_clients_tool_gives_is_not_repeated_as_it_is(
 
 
 @pytest.mark.parametrize("agent_type", ["memgpt_agent", "letta_v1_agent"])
-def test_of_passages_and_events_only_words_are_quoted(http: httpx2.Client, agent_type: str) -> None:
+def test_only_the_prose_of_passages_is_quoted(http: httpx2.Client, agent_type: str) -> None:
     ada = newcomer(http, agent_type=agent_type)
     for text in (
         '{"violin": {"id": "passage-1234"}}',
@@ -212,7 +212,7 @@ def test_pasted_code_is_not_memory(http: httpx2.Client, code: str) -> None:
     assert "I don't know" in ada.says("What is my name?")
 
 
-def test_the_words_around_code_are_read(http: httpx2.Client) -> None:
+def test_the_text_around_code_is_read(http: httpx2.Client) -> None:
     ada = newcomer(http)
     answer = ada.says("My name is Ada.\n```python\nname = 'Eva'\n```\nWhat's my name?")
     assert ada.notes == ["My name is Ada."]
@@ -230,13 +230,13 @@ def test_the_words_around_code_are_read(http: httpx2.Client) -> None:
         "I like <3",
     ],
 )
-def test_prose_that_looks_a_little_like_code_is_memory(http: httpx2.Client, words: str) -> None:
+def test_prose_that_resembles_code_is_stored(http: httpx2.Client, words: str) -> None:
     ada = newcomer(http)
     ada.says(words)
     assert ada.notes == [words]
 
 
-def test_a_question_about_a_name_alone_is_answered(http: httpx2.Client) -> None:
+def test_a_question_that_is_only_a_name_is_answered(http: httpx2.Client) -> None:
     ada = newcomer(http)
     ada.says(
         "I have a sister called Mia. She is a doctor. My friend Tom lives in Rome. The exam is in "
@@ -256,7 +256,7 @@ What's in your memory?|Show me all my notes|tell me everything you know about me
 What did I tell you?|Was weißt du über mich?|¿Qué sabes de mí?|Cosa sai di me?"""
 
 
-def test_everything_is_listed_when_it_is_asked_for(http: httpx2.Client) -> None:
+def test_all_notes_are_listed_on_request(http: httpx2.Client) -> None:
     ada = newcomer(http, "# About\n{\nLikes tea\n}")
     ada.says("I play chess. The meeting is on Friday.")
     for words in re.split(r"[|\n]", LISTS):
@@ -304,7 +304,7 @@ def test_a_correction_replaces_the_old_line(
     assert ada.archive == []
 
 
-def test_what_was_corrected_does_not_answer_again_and_can_be_corrected_again(
+def test_a_corrected_fact_is_not_quoted_and_can_be_corrected_again(
     http: httpx2.Client,
 ) -> None:
     ada = newcomer(http)
@@ -338,9 +338,7 @@ def test_what_was_corrected_does_not_answer_again_and_can_be_corrected_again(
         ("I love my dog and my cat", ["I love my dog and my cat"]),
     ],
 )
-def test_each_statement_has_a_line_of_its_own(
-    http: httpx2.Client, told: str, lines: list[str]
-) -> None:
+def test_each_statement_has_its_own_line(http: httpx2.Client, told: str, lines: list[str]) -> None:
     ada = newcomer(http)
     answer = ada.says(told)
     assert ada.notes == lines
@@ -348,7 +346,7 @@ def test_each_statement_has_a_line_of_its_own(
     assert answer.count("I have put this in my notes") == 1
 
 
-def test_of_what_the_archive_holds_only_the_last_word_answers(
+def test_only_the_latest_archived_statement_is_answered(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, passed = server.runtime.store.clock, count()
@@ -398,7 +396,9 @@ MIA = "I have a sister called Mia. She is a doctor."
         ("forget everything", [MIA, "I like tea", "I don't like coffee", "I live in Rome"]),
     ],
 )
-def test_only_what_was_named_is_forgotten(http: httpx2.Client, wish: str, left: list[str]) -> None:
+def test_only_the_named_statement_is_forgotten(
+    http: httpx2.Client, wish: str, left: list[str]
+) -> None:
     ada = newcomer(http)
     ada.says(f"{MIA}\nI like tea\nI don't like coffee\nI live in Rome")
     ada.says(wish)
@@ -419,7 +419,7 @@ def test_only_what_was_named_is_forgotten(http: httpx2.Client, wish: str, left: 
         ("Ciao!", "Scrivi una poesia", "La sorella si chiama Mia.", "Chi è Mia", "Grazie mille"),
     ],
 )
-def test_other_languages_are_greeted_filed_and_found(
+def test_greetings_and_facts_in_other_languages_are_understood(
     http: httpx2.Client, hello: str, task: str, told: str, asked: str, thanks: str
 ) -> None:
     ada = newcomer(http)

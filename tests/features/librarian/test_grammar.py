@@ -45,11 +45,11 @@ READ = {
 }
 
 
-def test_a_sentence_is_read_for_what_it_means() -> None:
+def test_sentences_are_classified_by_intent() -> None:
     assert {text: read(text) for text in READ} == {text: (intent,) for text, intent in READ.items()}
 
 
-def test_sentences_are_read_one_by_one_and_pronouns_stay_with_their_nouns() -> None:
+def test_a_text_is_split_into_intents_and_pronouns_stay_with_their_nouns() -> None:
     assert read("Hi! My sister is Emma. She is a doctor. I live in Turin. Where do I live?") == (
         Intent("talk"),
         Intent("tell", "My sister is Emma. She is a doctor."),
@@ -59,7 +59,7 @@ def test_sentences_are_read_one_by_one_and_pronouns_stay_with_their_nouns() -> N
     assert read("") == read(" \n ") == read("!?") == ()
 
 
-def test_a_list_with_a_question_after_it_is_kept_and_answered() -> None:
+def test_a_list_followed_by_a_question_is_stored_and_answered() -> None:
     shopping = "Shopping:\n- milk\n- eggs\nHow many eggs do I have?"
     assert read(shopping) == (
         Intent("tell", shopping, is_note=True),
@@ -79,12 +79,12 @@ def test_abbreviations_and_ordinals_do_not_end_sentences() -> None:
     ]
 
 
-def test_personal_is_what_is_about_the_speaker() -> None:
+def test_statements_about_the_speaker_are_personal() -> None:
     told = ("I play the violin", "The meeting is on Friday", "Name: Ada")
     assert [is_personal(text) for text in told] == [True, False, True]
 
 
-def test_kinds_of_facts_are_told_and_asked_for() -> None:
+def test_the_kinds_of_facts_in_statements_and_questions_are_recognized() -> None:
     for text, kinds in (
         ("My name is Ada", {"name"}),
         ("Name: Ada", {"name"}),
@@ -106,7 +106,7 @@ def test_kinds_of_facts_are_told_and_asked_for() -> None:
         assert facts_asked(text) == kinds, text
 
 
-def test_forms_of_a_word_meet_and_other_words_do_not() -> None:
+def test_inflected_forms_of_a_word_match_and_other_words_do_not() -> None:
     for one, other in (
         ("allergic", "allergies"),
         ("live", "lived"),

@@ -208,7 +208,7 @@ def matches(query: str, text: str) -> bool:
     return any(word[:4] == term[:4] for word in query_terms(query) for term in held)
 
 
-async def test_a_fact_told_is_filed_word_for_word_with_its_date() -> None:
+async def test_a_fact_is_stored_verbatim_with_its_date() -> None:
     talk = Talk()
     answer = await talk.says("I'm allergic to nuts.")
     assert talk.called == ["memory_insert"]
@@ -220,7 +220,7 @@ async def test_a_fact_told_is_filed_word_for_word_with_its_date() -> None:
     assert 'notes about you: "I\'m allergic to nuts."' in answer
 
 
-async def test_a_fact_told_is_answered_in_a_new_transcript_from_the_block() -> None:
+async def test_a_stored_fact_is_answered_from_the_block_in_a_new_transcript() -> None:
     talk = Talk()
     await talk.says("My name is Ada.")
     talk.next_day().history.clear()
@@ -246,7 +246,7 @@ async def test_a_line_that_others_wrote_is_quoted_as_a_note() -> None:
     )
 
 
-async def test_what_only_the_history_holds_is_found_and_quoted_with_its_date() -> None:
+async def test_a_fact_only_in_the_history_is_quoted_with_its_date() -> None:
     talk = Talk(tools=("conversation_search",), blocks={})
     await talk.says("My dentist is called Dr. Rossi.")
     talk.next_day()
@@ -255,7 +255,7 @@ async def test_what_only_the_history_holds_is_found_and_quoted_with_its_date() -
     assert "Who is my dentist" not in answer
 
 
-async def test_what_is_nowhere_is_not_known_and_the_question_is_not_quoted() -> None:
+async def test_an_unknown_fact_is_reported_and_the_question_is_not_quoted() -> None:
     talk = Talk()
     await talk.says("hello")
     first = await talk.says("What is the capital of France?")
@@ -266,7 +266,7 @@ async def test_what_is_nowhere_is_not_known_and_the_question_is_not_quoted() -> 
     assert "told me" not in second
 
 
-async def test_the_same_fact_is_not_filed_twice() -> None:
+async def test_the_same_fact_is_not_stored_twice() -> None:
     talk = Talk(blocks={"human": 'Name: Ada\n2026-01-02: "I live in Turin."'})
     for words in ("I live in Turin!", "my name is Ada", "Please remember that i live in turin"):
         answer = await talk.says(words)
@@ -296,7 +296,9 @@ async def test_the_same_fact_is_not_filed_twice() -> None:
         ),
     ],
 )
-async def test_a_correction_takes_the_old_lines_place(before: str, words: str, after: str) -> None:
+async def test_a_correction_replaces_the_old_line_of_the_block(
+    before: str, words: str, after: str
+) -> None:
     talk = Talk(blocks={"human": f"Plays chess\n{before}\nLikes tea"})
     answer = await talk.says(words)
     assert talk.called == ["memory_replace"]
@@ -314,14 +316,14 @@ async def test_a_correction_takes_the_old_lines_place(before: str, words: str, a
         ("Name: Ada\nName: Ada", "My name is Anna."),
     ],
 )
-async def test_a_line_that_may_still_hold_is_kept(before: str, words: str) -> None:
+async def test_a_line_that_may_still_be_true_is_kept(before: str, words: str) -> None:
     talk = Talk(blocks={"human": before})
     await talk.says(words)
     assert talk.called == ["memory_insert"]
     assert talk.blocks["human"] == f'{before}\n2026-11-21: "{words}"'
 
 
-async def test_after_a_correction_only_the_present_fact_answers() -> None:
+async def test_after_a_correction_only_the_current_fact_is_answered() -> None:
     talk = Talk()
     await talk.says("My name is Ada.")
     await talk.next_day().says("Actually my name is Anna.")
@@ -343,7 +345,7 @@ async def test_several_facts_and_a_question_at_once_are_all_answered() -> None:
     assert '- "I live in Turin." (2026-11-21)' in answer
 
 
-async def test_long_texts_and_lists_go_to_the_archive_whole() -> None:
+async def test_long_texts_and_lists_are_archived_whole() -> None:
     talk = Talk()
     recipe = "My pancakes:\n- 200 g flour\n- 3 eggs\n- 300 ml milk"
     await talk.says(recipe)
@@ -356,7 +358,7 @@ async def test_long_texts_and_lists_go_to_the_archive_whole() -> None:
     )
 
 
-async def test_the_date_is_the_agents_own_where_its_prompt_tells_it() -> None:
+async def test_notes_use_the_date_of_the_agents_prompt() -> None:
     talk = Talk(tools=("memory_insert",))
     talk._add("user", TextPart("I play the violin."))
     system = talk._system().replace(
@@ -367,7 +369,7 @@ async def test_the_date_is_the_agents_own_where_its_prompt_tells_it() -> None:
     assert "2026-11-22: " in reply.parts[0].arguments
 
 
-async def test_without_any_tool_it_says_that_the_message_stays_in_the_history() -> None:
+async def test_without_tools_the_librarian_says_the_message_stays_in_the_history() -> None:
     talk = Talk(tools=(), blocks={"human": 'Name: Ada\n2026-01-02: "I live in Turin."'})
     answer = await talk.says("I play the violin.")
     assert answer.startswith("I have nowhere to file this")
@@ -378,7 +380,7 @@ async def test_without_any_tool_it_says_that_the_message_stays_in_the_history() 
     assert "I looked in my notes and found nothing" in await talk.says("Who is Emma?")
 
 
-async def test_when_everything_fails_it_says_so_and_stops() -> None:
+async def test_failing_tools_are_reported_without_further_calls() -> None:
     talk = Talk(broken=dict.fromkeys(NATIVE, "The disk is full."))
     answer = await talk.says("I play the violin. Where is my bow?")
     assert talk.rounds == 1
@@ -388,7 +390,7 @@ async def test_when_everything_fails_it_says_so_and_stops() -> None:
     assert "I looked in my notes and found nothing" in answer
 
 
-async def test_an_edit_that_waits_for_its_owner_is_not_called_filed() -> None:
+async def test_a_proposed_edit_is_reported_as_waiting() -> None:
     talk = Talk()
     talk._memory_insert = lambda **_: "Your change was proposed as p-1. It waits for the owner."  # type: ignore[method-assign]
     answer = await talk.says("I play the violin.")
@@ -398,7 +400,7 @@ async def test_an_edit_that_waits_for_its_owner_is_not_called_filed() -> None:
     ) in answer
 
 
-async def test_a_note_is_struck_out_and_leaves_no_empty_line() -> None:
+async def test_forgetting_a_note_leaves_no_empty_line() -> None:
     talk = Talk(blocks={"human": 'Name: Ada\n2026-01-02: "I\'m allergic to nuts."\nLikes tea'})
     answer = await talk.says("Forget that I'm allergic to nuts.")
     assert talk.called == ["memory_replace"]
@@ -410,7 +412,7 @@ async def test_a_note_is_struck_out_and_leaves_no_empty_line() -> None:
     assert talk.blocks["human"] == ""
 
 
-async def test_what_was_struck_out_is_not_quoted_from_the_history_again() -> None:
+async def test_a_forgotten_note_is_not_quoted_from_the_history() -> None:
     talk = Talk()
     await talk.says("I'm allergic to nuts.")
     await talk.says("Forget that I'm allergic to nuts.")
@@ -419,7 +421,7 @@ async def test_what_was_struck_out_is_not_quoted_from_the_history_again() -> Non
     assert "allergic to milk" in await talk.says("Am I allergic to anything?")
 
 
-async def test_it_asks_before_it_forgets_more_than_one_statement() -> None:
+async def test_the_librarian_asks_before_forgetting_several_statements() -> None:
     talk = Talk(blocks={"human": 'Likes green tea\nPlays chess\n2026-01-02: "I like black tea."'})
     question = await talk.says("Forget about tea")
     assert talk.called == []
@@ -430,12 +432,12 @@ async def test_it_asks_before_it_forgets_more_than_one_statement() -> None:
     answer = await talk.says("yes")
     assert talk.blocks["human"] == "Plays chess"
     assert answer.count("I have struck this out") == 2
-    # A yes to anything else forgets nothing.
+    # A "yes" to another question forgets nothing.
     await talk.says("yes")
     assert talk.called == []
 
 
-async def test_it_forgets_the_statement_that_was_named_and_no_other_one_in_its_line() -> None:
+async def test_forgetting_removes_one_statement_and_keeps_the_rest_of_the_line() -> None:
     for line, wish, left in (
         (
             "I live in Turin. I'm allergic to nuts. Likes tea.",
@@ -455,7 +457,7 @@ async def test_it_forgets_the_statement_that_was_named_and_no_other_one_in_its_l
         assert answer.startswith("I have struck this out of my notes"), answer
 
 
-async def test_what_is_told_and_asked_beside_a_wish_to_forget_is_filed_and_answered() -> None:
+async def test_facts_and_questions_in_a_request_to_forget_are_handled() -> None:
     talk = Talk(blocks={"human": "Likes tea"})
     answer = await talk.says("I play chess. Forget the tea. Forget my bicycle. Where is my hat?")
     assert talk.blocks["human"] == '2026-11-21: "I play chess."'
@@ -468,7 +470,7 @@ async def test_what_is_told_and_asked_beside_a_wish_to_forget_is_filed_and_answe
         assert words in answer, words
 
 
-async def test_what_cannot_be_forgotten_is_said() -> None:
+async def test_refused_requests_to_forget_say_why() -> None:
     talk = Talk(blocks={"human": "Likes green tea\nLikes black tea"})
     assert (await talk.says("Forget my bicycle.")).startswith('I have no note about "my bicycle"')
     assert (await talk.says("forget everything")).startswith("I strike out one note at a time")
@@ -482,7 +484,7 @@ async def test_what_cannot_be_forgotten_is_said() -> None:
     )
 
 
-async def test_it_says_what_it_is_once_in_a_conversation() -> None:
+async def test_the_librarian_introduces_itself_once_in_a_conversation() -> None:
     talk = Talk(blocks={"persona": "My name is Sam.", "human": "Name: Ada"})
     first = await talk.says("Hello")
     assert first.startswith("All right.")
@@ -492,7 +494,7 @@ async def test_it_says_what_it_is_once_in_a_conversation() -> None:
     assert talk.called == []
 
 
-async def test_it_explains_itself_and_how_to_connect_a_model() -> None:
+async def test_the_librarian_explains_itself_and_how_to_connect_a_model() -> None:
     talk = Talk(blocks={"persona": "My name is Sam.", "human": ""})
     for words in (
         "Who are you?",
@@ -508,14 +510,14 @@ async def test_it_explains_itself_and_how_to_connect_a_model() -> None:
         )
 
 
-async def test_what_takes_a_language_model_is_declined_and_not_filed() -> None:
+async def test_tasks_for_a_language_model_are_declined_and_not_stored() -> None:
     talk = Talk()
     assert (await talk.says("Write me a poem about autumn.")).startswith("I cannot do that")
     assert (await talk.says("Can you translate hello into German?")).startswith("I cannot do that")
     assert talk.calls == []
 
 
-async def test_all_notes_are_told_when_asked_what_it_knows() -> None:
+async def test_the_librarian_lists_its_notes_when_asked_what_it_knows() -> None:
     talk = Talk(
         blocks={"human": "\n".join(["Name: Ada", *(f"Fact number {n}" for n in range(30))])}
     )
@@ -535,7 +537,7 @@ async def test_all_notes_are_told_when_asked_what_it_knows() -> None:
         (("memory_insert",), "memory_insert"),
     ],
 )
-async def test_where_a_call_is_wanted_and_none_speaks_it_looks_or_takes_the_first(
+async def test_a_required_call_without_an_answering_tool_searches_or_uses_the_first(
     tools: tuple[str, ...], called: str
 ) -> None:
     talk = Talk(tools=tools, choice="required")
@@ -547,7 +549,7 @@ async def test_where_a_call_is_wanted_and_none_speaks_it_looks_or_takes_the_firs
     assert json.loads(call.arguments).get("request_heartbeat", False) is False
 
 
-async def test_a_forced_tool_is_called_with_what_it_demands() -> None:
+async def test_a_forced_tool_is_called_with_its_required_arguments() -> None:
     kinds = {"query": "string", "days": "integer", "request_heartbeat": "boolean"}
     properties: dict[str, Any] = {name: {"type": kind} for name, kind in kinds.items()} | {
         "mood": {"enum": ["dry", "wet"]}
@@ -567,13 +569,13 @@ async def test_a_forced_tool_is_called_with_what_it_demands() -> None:
     assert json.loads(reply.parts[0].arguments)["new_string"] == '2026-11-21: "I play the violin."'
 
 
-async def test_no_tool_is_called_where_none_may_be() -> None:
+async def test_tool_choice_none_prevents_tool_calls() -> None:
     talk = Talk(choice="none")
     assert (await talk.says("I play the violin.")).startswith("I have nowhere to file this")
     assert talk.calls == []
 
 
-async def test_where_parallel_calls_are_off_it_makes_one_at_a_time() -> None:
+async def test_without_parallel_calls_the_librarian_makes_one_call_at_a_time() -> None:
     talk = Talk(settings=ModelSettings(parallel_tool_calls=False))
     await talk.says("Remember: the bow is in the cellar.")
     answer = await talk.says("Where is the bow?")
@@ -584,7 +586,7 @@ async def test_where_parallel_calls_are_off_it_makes_one_at_a_time() -> None:
     assert talk.called == ["memory_insert", "conversation_search", "archival_memory_search"]
 
 
-async def test_an_edit_says_which_words_justify_it_where_the_tool_asks() -> None:
+async def test_an_edit_quotes_its_justification_if_the_tool_requires_it() -> None:
     tool = schema("memory_insert", "label new_string insert_line quote", required=("quote",))
     talk = Talk(tools=(), extra_tools=(tool,))
     talk._add("user", TextPart("Well, I play the violin."))
@@ -593,7 +595,7 @@ async def test_an_edit_says_which_words_justify_it_where_the_tool_asks() -> None
     assert json.loads(reply.parts[0].arguments)["quote"] == "I play the violin."
 
 
-async def test_what_is_told_in_any_other_language_is_found_again() -> None:
+async def test_statements_in_other_languages_are_found_again() -> None:
     for told, asked in (
         ("Der Zug fährt am 12. Mai um 8 Uhr.", "Wann fährt der Zug?"),
         ("我对花生过敏。", "我对什么过敏？"),
@@ -610,7 +612,7 @@ async def test_what_is_told_in_any_other_language_is_found_again() -> None:
         assert asked not in answer
 
 
-async def test_streamed_pieces_make_the_reply() -> None:
+async def test_streamed_pieces_add_up_to_the_reply() -> None:
     talk = Talk()
     talk._add("user", TextPart("Hello!"))
     items = [item async for item in Librarian().answer(replace(talk.request(), stream=True))]
@@ -623,7 +625,7 @@ async def test_streamed_pieces_make_the_reply() -> None:
     )
 
 
-async def test_usage_is_estimated_and_call_ids_are_new_in_every_step() -> None:
+async def test_usage_is_estimated_and_call_ids_are_unique() -> None:
     talk = Talk()
     await talk.says("I play the violin. Where is my bow?")
     await talk.says("Where is my hat?")
@@ -635,7 +637,7 @@ async def test_usage_is_estimated_and_call_ids_are_new_in_every_step() -> None:
     assert reply == await whole_reply(Librarian(), talk.request())
 
 
-async def test_a_message_without_words_is_answered() -> None:
+async def test_a_message_without_text_is_answered() -> None:
     talk = Talk()
     talk._add("user", ImagePart("image/png", data="aGVsbG8="))
     reply = await whole_reply(Librarian(), talk.request())
@@ -646,7 +648,7 @@ async def test_a_message_without_words_is_answered() -> None:
 
 
 @pytest.mark.parametrize("agent_type", ["memgpt_agent", "memgpt_v2_agent", "letta_v1_agent"])
-def test_every_type_of_agent_files_corrects_and_forgets_in_its_block(
+def test_every_agent_type_stores_corrects_and_forgets_in_its_block(
     http: httpx2.Client, agent_type: str
 ) -> None:
     blocks = [{"label": "human", "value": "Likes tea"}]
@@ -691,7 +693,7 @@ LONG_MESSAGES: dict[str, Callable[[int], str]] = {
 
 
 async def read_and_speak(message: str) -> None:
-    """Let the librarian answer a message, with everything that it stores on the way."""
+    """Let the librarian answer a message, after the tool calls that it makes before."""
     talk = Talk()
     talk._add("user", TextPart(message))
     for _ in range(3):
@@ -711,7 +713,7 @@ def test_a_long_message_is_read_in_linear_time(kind: str) -> None:
     )
 
 
-async def test_two_long_texts_that_begin_alike_are_both_filed() -> None:
+async def test_two_long_texts_with_the_same_beginning_are_both_stored() -> None:
     talk = Talk()
     one, other = PARAGRAPH * 1_000 + "One.", PARAGRAPH * 1_000 + "Two."
     await talk.says(one)
@@ -738,7 +740,7 @@ GONE = "Forgotten: every text with these words was replaced by a mark."
         ),
         ("My password is Sesame123!", "Please forget that password.", "My password is"),
         ("Ich habe Diabetes.", "Bitte vergiss meinen Diabetes.", "Ich habe Diabetes."),
-        # The rest of the sentence is not to be forgotten.
+        # The rest of the sentence must be kept.
         ("I live in Graz and work as a nurse.", "Please forget my job.", "I work as a nurse."),
         ("I have asthma and I love tea.", "Forget that I have asthma.", "I have asthma"),
         (
@@ -749,7 +751,7 @@ GONE = "Forgotten: every text with these words was replaced by a mark."
         ("I play chess.", "Please forget my diagnosis.", "my diagnosis"),
     ],
 )
-async def test_it_asks_with_the_tool_in_the_words_that_were_said_and_files_nothing(
+async def test_a_request_to_forget_calls_the_forget_tool_with_the_users_words(
     told: str, wish: str, text: str
 ) -> None:
     for outcome, answer in ((ASKED, "I have asked for it"), (GONE, "It is forgotten")):
@@ -763,7 +765,7 @@ async def test_it_asks_with_the_tool_in_the_words_that_were_said_and_files_nothi
         assert talk.archive == archived
 
 
-async def test_what_it_was_asked_to_forget_it_does_not_quote_while_the_owner_decides() -> None:
+async def test_a_text_with_a_pending_forget_request_is_not_quoted() -> None:
     talk = Talk(blocks={}, tools=(*NATIVE, "forget"))
     talk._forget = lambda **_: ASKED  # type: ignore[attr-defined]
     await talk.says("My home address is 742 Evergreen Terrace.")
@@ -781,7 +783,9 @@ async def test_what_it_was_asked_to_forget_it_does_not_quote_while_the_owner_dec
         ("I work as a nurse.", "Where does the user work?"),
     ],
 )
-async def test_a_program_may_ask_about_the_user(told: str, question: str) -> None:
+async def test_questions_about_the_user_in_the_third_person_are_answered(
+    told: str, question: str
+) -> None:
     talk = Talk()
     await talk.says(told)
     assert told in await talk.says(question)

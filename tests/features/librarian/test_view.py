@@ -16,7 +16,7 @@ def block(label: str, value: str, *, limit: int = 500, read_only: bool = False) 
     )
 
 
-def test_blocks_are_read_as_the_prompt_shows_them() -> None:
+def test_blocks_are_parsed_from_the_prompt() -> None:
     blocks = (
         block("persona", "I keep the shelves.", read_only=True),
         block("human", "Name: Ada\n\nLikes </value> tags\n1. one"),
@@ -37,18 +37,18 @@ def test_blocks_are_read_as_the_prompt_shows_them() -> None:
     "prompt",
     ["", "No memory here.", "<memory_blocks>\n<human>\n<description>\nbroken", "</memory_blocks>"],
 )
-def test_a_prompt_without_blocks_shows_none(prompt: str) -> None:
+def test_a_prompt_without_valid_blocks_yields_none(prompt: str) -> None:
     assert shown_blocks(prompt) == ()
 
 
-def test_its_own_lines_are_read_as_quotes_with_a_date() -> None:
+def test_the_librarians_own_lines_are_parsed_as_dated_quotes() -> None:
     assert note_of("human", '2026-11-21: "I say "hi"."') == Note(
         "human", '2026-11-21: "I say "hi"."', 'I say "hi".', "2026-11-21"
     )
     assert note_of("human", "- Likes tea") == Note("human", "- Likes tea", "Likes tea")
 
 
-def test_a_prompt_full_of_openings_is_read_in_linear_time() -> None:
+def test_a_prompt_full_of_opening_tags_is_parsed_in_linear_time() -> None:
     def read(size: int, opening: str) -> None:
         assert shown_blocks(f"<memory_blocks>\n{repeated(opening, size)}</memory_blocks>") == ()
 

@@ -93,7 +93,7 @@ class Claude:
         return httpx2.Response(200, json=answer)
 
 
-def test_claude_reads_and_proposes_through_anthropics_client(
+def test_claude_can_read_and_propose_with_anthropics_client(
     server: ServerInThread, http: httpx2.Client, user: str, program: dict[str, Any]
 ) -> None:
     claude = Claude(
@@ -128,7 +128,9 @@ def test_claude_reads_and_proposes_through_anthropics_client(
 
 
 @pytest.mark.parametrize("policy", ["propose", "read_only"])
-def test_policies_hold_for_each_command(http: httpx2.Client, user: str, policy: str) -> None:
+def test_memory_tool_commands_follow_block_policies(
+    http: httpx2.Client, user: str, policy: str
+) -> None:
     ok(http.patch(f"/users/{user}/blocks/human", json={"policy": policy}))
     path = "/memories/human.md"
     before = body_of(http, user, "human")
@@ -144,7 +146,7 @@ def test_policies_hold_for_each_command(http: httpx2.Client, user: str, policy: 
         assert body_of(http, user, "human") == before
 
 
-def test_a_refused_command_changes_nothing_at_all(http: httpx2.Client, user: str) -> None:
+def test_a_refused_memory_tool_command_changes_nothing(http: httpx2.Client, user: str) -> None:
     """A folder is renamed or deleted whole, or stays as it is."""
     for label, policy in (("plans/a", "direct"), ("plans/b", "read_only")):
         ok(http.put(f"/users/{user}/blocks/{label}", json={"body": label, "policy": policy}))
@@ -162,7 +164,7 @@ def test_a_refused_command_changes_nothing_at_all(http: httpx2.Client, user: str
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_does_what_anthropics_files_do(
+def test_memory_tool_commands_match_anthropics_file_implementation(
     server: ServerInThread,
     http: httpx2.Client,
     program: dict[str, Any],
@@ -189,7 +191,8 @@ def test_it_does_what_anthropics_files_do(
             for path in paths:
                 file = tmp_path / path[1:]
                 label = path.removeprefix("/memories/").removesuffix(".md")
-                # Anthropic's files get a line end behind the last line with each insertion.
+                # Anthropic's files get one more line end at the end of the file with each
+                # insertion.
                 kept = file.read_text().removesuffix("\n") if file.is_file() else None
                 assert body_of(http, name, label) == kept, (call, path)
 

@@ -47,7 +47,7 @@ def client(server: ServerInThread) -> Iterator[OpenAI]:
 
 
 def openai_client(server: ServerInThread, key: str = OPERATOR, **headers: str) -> OpenAI:
-    """OpenAI's client, with a key of this server; it tries nothing again."""
+    """OpenAI's client, with a key of this server; it retries no request."""
     return OpenAI(
         base_url=f"{server.url}/v1",
         api_key=key,

@@ -49,7 +49,7 @@ def conversations(http: httpx2.Client, agent: str) -> list[str]:
     ]
 
 
-def test_an_agent_answers_by_name_and_by_id(
+def test_an_agent_can_be_the_model_by_name_or_id(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
@@ -73,7 +73,7 @@ def test_an_agent_answers_by_name_and_by_id(
         assert abs(made.created - server.runtime.store.clock.now() / 1_000_000) < 60
 
 
-def test_a_stream_has_the_same_in_pieces(
+def test_a_chat_stream_contains_the_reply_in_pieces(
     server: ServerInThread, client: OpenAI, agent: str
 ) -> None:
     server.says([ReasoningPart("She asks for tea."), TextPart("Jasmine tea, as ever.")])
@@ -102,7 +102,7 @@ def test_a_stream_has_the_same_in_pieces(
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_only_what_is_new_is_said_and_the_conversation_goes_on(
+def test_only_new_messages_are_added_to_a_continued_conversation(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     server.says("Hello Ada.", "Jasmine.", "Yes.")
@@ -120,7 +120,7 @@ def test_only_what_is_new_is_said_and_the_conversation_goes_on(
     assert len(conversations(http, agent)) == 1
 
 
-def test_two_chats_that_begin_alike_are_two_conversations(
+def test_two_chats_with_the_same_beginning_are_two_conversations(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     server.says("One.", "Two.", "Three.", "Four.")
@@ -134,7 +134,7 @@ def test_two_chats_that_begin_alike_are_two_conversations(
     assert len(conversations(http, agent)) == 2
 
 
-def test_an_edited_message_and_another_try_fork_the_conversation(
+def test_edited_and_regenerated_messages_fork_the_conversation(
     server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     server.says("A1.", "A2.", "A2 again.", "A2 of the edit.", "A3.")
@@ -160,7 +160,7 @@ def test_an_edited_message_and_another_try_fork_the_conversation(
     assert len(conversations(http, agent)) == 3
 
 
-def test_a_named_chat_goes_on_though_its_client_shows_answers_in_another_form(
+def test_a_named_chat_continues_although_its_client_reformats_answers(
     server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     server.says("Hello Ada.", "Jasmine.")
@@ -174,7 +174,7 @@ def test_a_named_chat_goes_on_though_its_client_shows_answers_in_another_form(
     assert len(conversations(http, agent)) == 1
 
 
-def test_of_a_chat_that_began_elsewhere_the_last_message_is_said_and_the_rest_can_be_recalled(
+def test_earlier_messages_of_a_new_chat_are_stored_for_recall(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     server.says("It was jasmine.")
@@ -192,7 +192,7 @@ def test_of_a_chat_that_began_elsewhere_the_last_message_is_said_and_the_rest_ca
     assert "My tea is jasmine." in str(found)
 
 
-def test_a_call_of_the_clients_tool_is_answered_by_the_next_request(
+def test_the_next_request_returns_the_result_of_a_client_tool(
     server: ServerInThread, client: OpenAI, agent: str
 ) -> None:
     server.says(
@@ -225,7 +225,7 @@ def test_a_call_of_the_clients_tool_is_answered_by_the_next_request(
     assert asked_texts(server)[-2:] == ["It rains in Turin.", "Thanks."]
 
 
-def test_a_streamed_call_has_its_index_and_whoever_goes_on_without_its_result_is_answered(
+def test_a_streamed_call_has_an_index_and_needs_no_result_to_continue(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     server.says(call("weather", city="Turin"), "Never mind.")
@@ -245,7 +245,7 @@ def test_a_streamed_call_has_its_index_and_whoever_goes_on_without_its_result_is
     assert len(conversations(http, agent)) == 1
 
 
-def test_the_agents_own_tools_run_unseen(
+def test_calls_of_the_agents_own_tools_are_hidden(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
@@ -264,7 +264,7 @@ def test_the_agents_own_tools_run_unseen(
     assert not [chunk for chunk in chunks if chunk.choices[0].delta.tool_calls]
 
 
-def test_a_tool_that_waits_for_a_person_says_where_to_decide(
+def test_a_call_that_needs_approval_says_where_to_decide(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
@@ -302,7 +302,7 @@ def test_a_tool_that_waits_for_a_person_says_where_to_decide(
     assert asked_texts(server)[-2:] == ["I noted it.", "Did I?"]
 
 
-def test_pictures_are_passed_on(server: ServerInThread, client: OpenAI, agent: str) -> None:
+def test_images_are_passed_to_the_model(server: ServerInThread, client: OpenAI, agent: str) -> None:
     urls = (f"data:image/png;base64,{PIXEL}", "https://example.com/cat.png")
     pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     client.chat.completions.create(
@@ -337,7 +337,7 @@ def test_pictures_are_passed_on(server: ServerInThread, client: OpenAI, agent: s
         ({"n": 2}, 400, "n: Input should be less than or equal to 1"),
     ],
 )
-def test_what_is_wrong_is_told_in_openais_shape(
+def test_errors_have_openais_format(
     client: OpenAI, agent: str, http: httpx2.Client, given: object, status: int, words: str
 ) -> None:
     with pytest.raises(openai.APIStatusError) as caught:
@@ -351,7 +351,7 @@ def test_what_is_wrong_is_told_in_openais_shape(
     assert conversations(http, agent) == []
 
 
-def test_a_provider_that_fails_is_told_and_the_chat_goes_on(
+def test_a_provider_error_is_reported_and_the_chat_continues(
     server: ServerInThread, client: OpenAI, agent: str
 ) -> None:
     server.says(
@@ -371,7 +371,7 @@ def test_a_provider_that_fails_is_told_and_the_chat_goes_on(
     )
 
 
-def test_a_request_that_comes_again_is_answered_once(
+def test_a_retried_request_runs_once(
     server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     server.says("Once.", "Twice.")
@@ -391,7 +391,7 @@ def test_a_request_that_comes_again_is_answered_once(
 @pytest.mark.parametrize(
     ("path", "field"), [("chat/completions", "messages"), ("responses", "input")]
 )
-def test_a_chat_whose_history_cannot_be_stored_goes_on(
+def test_a_chat_with_unstorable_history_continues(
     server: ServerInThread, http: httpx2.Client, agent: str, path: str, field: str
 ) -> None:
     """Clients send the whole history each time, so a refusal would repeat for ever."""
@@ -449,7 +449,9 @@ def test_a_very_long_chat_is_continued(
     assert len(conversations(http, agent)) == 1
 
 
-def leave(server: ServerInThread, client: OpenAI, agent: str, gate: Gate, **headers: str) -> None:
+def close_stream_early(
+    server: ServerInThread, client: OpenAI, agent: str, gate: Gate, **headers: str
+) -> None:
     """Begin to read an answer that waits at the gate, and then close the stream."""
     server.answers_with(gate)
     stream = client.chat.completions.create(
@@ -468,11 +470,11 @@ def only_run(server: ServerInThread, http: httpx2.Client, agent: str) -> Any:
     return ok(http.get("/v1/runs/", params={"conversation_id": conversation}))[-1]
 
 
-def test_a_turn_whose_client_leaves_the_stream_is_finished(
+def test_a_turn_finishes_after_its_client_closed_the_stream(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     gate = Gate(server)
-    leave(server, client, agent, gate)
+    close_stream_early(server, client, agent, gate)
     gate.open()
     run = only_run(server, http, agent)
     if live := server.runtime.live.get(run["id"]):
@@ -489,10 +491,10 @@ def test_a_turn_whose_client_leaves_the_stream_is_finished(
     assert asked_texts(server)[-3:] == ["Hello.", "Here", "And now?"]
 
 
-def test_the_next_message_of_a_chat_stops_the_turn_whose_stream_was_left(
+def test_the_next_message_cancels_a_turn_whose_stream_was_closed(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
-    leave(server, client, agent, Gate(server))
+    close_stream_early(server, client, agent, Gate(server))
     run = only_run(server, http, agent)
     server.answers_with(lambda _: "On we go.")
     chat = [user("Hello."), {"role": "assistant", "content": "He"}, user("Something else.")]
@@ -505,7 +507,7 @@ def test_the_next_message_of_a_chat_stops_the_turn_whose_stream_was_left(
     assert asked_texts(server)[-3:] == ["Hello.", "He", "Something else."]
 
 
-def test_a_client_that_leaves_a_stream_stops_the_turn_where_the_operator_wants_it(
+def test_closing_a_stream_can_be_configured_to_cancel_the_turn(
     server: ServerInThread,
     client: OpenAI,
     http: httpx2.Client,
@@ -527,7 +529,7 @@ def test_a_client_that_leaves_a_stream_stops_the_turn_where_the_operator_wants_i
     assert ok(http.get(f"/v1/runs/{run['id']}"))["status"] == "cancelled"
 
 
-def test_responses_follow_one_another_and_an_earlier_one_is_a_fork(
+def test_responses_continue_or_fork_by_previous_response_id(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     server.says("Hello Ada.", "Jasmine.", "Green.", "Rain.")
@@ -555,7 +557,7 @@ def test_responses_follow_one_another_and_an_earlier_one_is_a_fork(
             client.responses.create(model=agent, input="x", previous_response_id=unknown)
 
 
-def test_a_response_that_fails_says_so_in_its_stream(
+def test_a_failed_response_ends_its_stream_with_the_error(
     server: ServerInThread, client: OpenAI, agent: str
 ) -> None:
     server.says(ModelError("llm_rate_limit", "Slow down."))
@@ -565,7 +567,7 @@ def test_a_response_that_fails_says_so_in_its_stream(
     assert events[-1].response.error.message == "Slow down."
 
 
-def test_refusals_before_a_route_have_openais_shape(server: ServerInThread, agent: str) -> None:
+def test_errors_before_routing_have_openais_format(server: ServerInThread, agent: str) -> None:
     words = [user("Hello")]
     with openai_client(server, key="wrong") as stranger:
         with pytest.raises(openai.AuthenticationError) as told:

@@ -73,7 +73,7 @@ def open_http(server: ServerInThread) -> Iterator[httpx2.Client]:
         yield opened
 
 
-def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trace(
+def test_a_recorded_open_webui_chat_is_one_conversation_without_task_requests(
     server: ServerInThread, open_http: httpx2.Client, http: httpx2.Client, service: str, agent: str
 ) -> None:
     built_in = {
@@ -121,7 +121,7 @@ def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trac
     assert ok(http.get("/v1/users/open-webui:owui-ada"))["identifier"] == "open-webui:owui-ada"
 
 
-def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it(
+def test_retrieved_documents_neither_fork_a_chat_nor_change_memory(
     server: ServerInThread, open_http: httpx2.Client, service: str, agent: str
 ) -> None:
     """Open WebUI puts its retrieval template only before the last message.
@@ -134,7 +134,8 @@ def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it
     )
     question, answer, more = "What is the plan?", "To sail.", "And then?"
     server.says(answer, "To rest.")
-    sent = headers(service, "ada", "with-documents")  # there is no header that marks tasks
+    # These requests have no header that marks tasks.
+    sent = headers(service, "ada", "with-documents")
 
     def say(*texts: str, as_parts: bool = False) -> list[str]:
         chat: list[Any] = [
@@ -160,7 +161,7 @@ def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it
     ] == [True, True]
 
 
-def test_two_users_never_read_each_other_through_one_agent(
+def test_two_users_of_one_agent_cannot_read_each_others_chats(
     server: ServerInThread, open_http: httpx2.Client, service: str, agent: str
 ) -> None:
     secret = user("My word is vuqkzoqada.")
@@ -211,7 +212,7 @@ def _users_of_the_newest_conversation(tx: Any) -> str:
     return str(tx.all(text(query))[0][0])
 
 
-def test_headers_of_a_key_that_may_not_act_for_users_count_for_nothing(
+def test_user_headers_are_ignored_for_keys_without_impersonation(
     server: ServerInThread, open_http: httpx2.Client, service: str, agent: str
 ) -> None:
     server.says("Noted.", "I do not know.")
@@ -230,7 +231,7 @@ def test_headers_of_a_key_that_may_not_act_for_users_count_for_nothing(
     assert server.read(_users_of_the_newest_conversation) == "mallory"
 
 
-def test_a_signed_user_is_the_only_one_where_the_secret_is_set(
+def test_with_a_secret_only_signed_users_are_accepted(
     server: ServerInThread,
     open_http: httpx2.Client,
     service: str,
@@ -270,7 +271,7 @@ def test_a_signed_user_is_the_only_one_where_the_secret_is_set(
     assert "must be signed" in ask(None, **{"X-OpenWebUI-User-Id": "owui-ada"}).text
 
 
-def test_models_are_those_that_the_user_may_use_and_letta_clients_keep_their_list(
+def test_the_model_list_shows_usable_agents_and_letta_clients_keep_theirs(
     server: ServerInThread, http: httpx2.Client, service: str, agent: str
 ) -> None:
     (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
@@ -301,7 +302,7 @@ def test_models_are_those_that_the_user_may_use_and_letta_clients_keep_their_lis
 
 
 @pytest.mark.parametrize("given", [{}, {"encoding_format": "float"}])
-def test_embeddings_come_as_numbers_or_packed(
+def test_embeddings_are_returned_as_floats_or_base64(
     server: ServerInThread, given: dict[str, Any]
 ) -> None:
     handle = server.embedder.handle
@@ -315,7 +316,7 @@ def test_embeddings_come_as_numbers_or_packed(
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_temporary_chat_is_answered_and_not_kept(
+def test_a_temporary_chat_is_answered_and_not_stored(
     server: ServerInThread, service: str, agent: str, http: httpx2.Client, is_streamed: bool
 ) -> None:
     server.says("For now only.")

@@ -34,7 +34,7 @@ def result(call_id: str, words: str) -> Any:
     return {"type": "function_call_output", "call_id": call_id, "output": words}
 
 
-def given(server: ServerInThread) -> list[str]:
+def tool_results(server: ServerInThread) -> list[str]:
     """Return the results that the model read last."""
     returns = [
         one for message in server.model.requests[-1].messages for one in message.tool_returns
@@ -42,7 +42,7 @@ def given(server: ServerInThread) -> list[str]:
     return [json.loads(one.content)["message"] for one in returns]
 
 
-def test_functions_of_responses_are_run_by_the_caller(
+def test_the_caller_runs_the_functions_of_a_response(
     client: OpenAI, server: ServerInThread, agent: str
 ) -> None:
     server.says(call("weather", city="Rome"), "Sunny in Rome.", "You are welcome.")
@@ -61,14 +61,14 @@ def test_functions_of_responses_are_run_by_the_caller(
         model=agent, input=output, previous_response_id=first.id, tools=[FUNCTION]
     )
     assert second.output_text == "Sunny in Rome."
-    assert given(server) == ["Sunny."]
+    assert tool_results(server) == ["Sunny."]
     third = client.responses.create(
         model=agent, input="Thanks.", previous_response_id=second.id, tools=[FUNCTION]
     )
     assert third.output_text == "You are welcome."
 
 
-def test_a_caller_that_keeps_the_items_sends_all_of_them_again(
+def test_a_caller_may_send_all_items_of_a_response_again(
     client: OpenAI, server: ServerInThread, agent: str
 ) -> None:
     both = (TextPart("Let me look."), call("weather", city="Rome"), call("weather", city="Oslo"))
@@ -82,7 +82,7 @@ def test_a_caller_that_keeps_the_items_sends_all_of_them_again(
     items += [result(calls[0].call_id, "Sunny."), result(calls[1].call_id, "Cold.")]
     second = client.responses.create(model=agent, input=items, tools=[FUNCTION])
     assert second.output_text == "Sunny and cold."
-    assert given(server) == ["Sunny.", "Cold."]
+    assert tool_results(server) == ["Sunny.", "Cold."]
     with pytest.raises(BadRequestError, match="belong to no call of this chat"):
         client.responses.create(model=agent, input=[user("x"), result("call_1", "y")])
 
@@ -127,7 +127,7 @@ def test_a_call_is_streamed_with_its_arguments(
         ({"input": [{"type": "function_call_output", "call_id": "", "output": "x"}]}, "at least 1"),
     ],
 )
-def test_items_and_tools_that_responses_do_not_have_are_refused(
+def test_unsupported_items_and_tools_are_refused(
     http: httpx2.Client, agent: str, body: dict[str, Any], words: str
 ) -> None:
     answer = http.post("/v1/responses", json={"model": agent} | body)
@@ -135,7 +135,7 @@ def test_items_and_tools_that_responses_do_not_have_are_refused(
     assert words in answer.text
 
 
-def test_responses_and_their_events_have_every_field_that_the_official_client_calls_required(
+def test_responses_and_events_have_all_fields_the_official_client_requires(
     http: httpx2.Client, server: ServerInThread, agent: str
 ) -> None:
     """The client itself ignores a missing field, but programs that read it fail."""

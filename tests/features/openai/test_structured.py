@@ -80,9 +80,7 @@ def scene(running_scene: Scene) -> Iterator[Scene]:
     running_scene.models.requests.clear()
     running_scene.models._answers.clear()
     yield running_scene
-    assert not running_scene.models._answers, (
-        "the models were asked less often than the script says"
-    )
+    assert not running_scene.models._answers, "some scripted replies were not requested"
 
 
 @pytest.fixture
@@ -99,7 +97,7 @@ def said_by(model: str, text: str) -> Answer:
     return claude({"type": "text", "text": text}) if model == CLAUDE else completion(text)
 
 
-def around(model: str) -> list[str]:
+def with_text_around(model: str) -> list[str]:
     """Return answers with text around them; all models use the same code to find the JSON."""
     return AROUND if model == OPENAI else AROUND[::4]
 
@@ -115,11 +113,11 @@ def called_by(model: str, arguments: Wire, text: str = "") -> Answer:
 
 
 @pytest.mark.parametrize("model", [OPENAI, CLAUDE])
-def test_openais_client_parses_a_chat_and_a_response(
+def test_the_openai_client_parses_structured_chats_and_responses(
     scene: Scene, client: OpenAI, model: str
 ) -> None:
     agent = agent_of(scene, model)
-    for text in around(model):
+    for text in with_text_around(model):
         scene.says(said_by(model, text))
         chat = client.chat.completions.parse(
             model=agent, messages=QUESTION, response_format=Meeting
@@ -139,7 +137,7 @@ def test_openais_client_parses_a_chat_and_a_response(
 
 
 @pytest.mark.parametrize("model", [OPENAI, CLAUDE])
-def test_an_answer_that_does_not_fit_is_asked_for_again_once_with_what_is_wrong(
+def test_an_answer_that_does_not_fit_is_retried_once_with_the_error(
     scene: Scene, client: OpenAI, model: str
 ) -> None:
     agent = agent_of(scene, model)
@@ -161,7 +159,9 @@ def test_an_answer_that_does_not_fit_is_asked_for_again_once_with_what_is_wrong(
 
 
 @pytest.mark.parametrize("model", [OPENAI, CLAUDE])
-def test_a_json_object_and_no_form_at_all(scene: Scene, client: OpenAI, model: str) -> None:
+def test_json_object_answers_are_parsed_and_text_answers_unchanged(
+    scene: Scene, client: OpenAI, model: str
+) -> None:
     agent = agent_of(scene, model)
     for text in ('{"anything": 1}', '```json\n{"anything": 1}\n```', 'It is {"anything": 1}'):
         scene.says(said_by(model, text))
@@ -177,7 +177,7 @@ def test_a_json_object_and_no_form_at_all(scene: Scene, client: OpenAI, model: s
     assert "JSON" not in str(scene.asked[-1].get("system") or scene.asked[-1]["messages"][0])
 
 
-def test_a_stream_in_a_form_is_that_form_alone(scene: Scene, client: OpenAI) -> None:
+def test_a_structured_stream_contains_only_the_json(scene: Scene, client: OpenAI) -> None:
     agent = agent_of(scene)
     for first in (None, "Let me think."):
         scene.says(*([completion(first)] if first else []), completion(f"Here: {TEXT}"))
@@ -198,11 +198,11 @@ def test_a_stream_in_a_form_is_that_form_alone(scene: Scene, client: OpenAI) -> 
         assert json.loads(call.function.arguments) == FITS
 
 
-# A call that has to be made.
+# Required calls.
 
 
 @pytest.mark.parametrize("model", [OPENAI, CLAUDE])
-def test_a_tool_that_the_client_names_is_called(scene: Scene, client: OpenAI, model: str) -> None:
+def test_a_forced_client_tool_is_called(scene: Scene, client: OpenAI, model: str) -> None:
     agent = agent_of(scene, model, tools=["toss"])
     other = {
         "type": "function",
@@ -232,7 +232,7 @@ def test_a_tool_that_the_client_names_is_called(scene: Scene, client: OpenAI, mo
         model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named
     )  # type: ignore[call-overload]
     assert made.choices[0].finish_reason == "tool_calls"
-    for text in around(model):
+    for text in with_text_around(model):
         scene.says(said_by(model, text))
         made = client.chat.completions.create(
             model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named
@@ -250,7 +250,7 @@ def test_a_tool_that_the_client_names_is_called(scene: Scene, client: OpenAI, mo
     assert [item.type for item in response.output] == ["function_call"]
 
 
-def test_a_required_call_may_come_after_calls_of_the_agents_own_tools(
+def test_a_required_client_call_may_follow_the_agents_own_calls(
     scene: Scene, client: OpenAI
 ) -> None:
     agent = agent_of(scene, tools=["toss"])
@@ -274,7 +274,9 @@ def test_a_required_call_may_come_after_calls_of_the_agents_own_tools(
     assert {one["function"]["name"] for one in scene.asked[-1]["tools"]} == {"Meeting", "other"}
 
 
-def test_a_form_or_a_choice_that_cannot_be_is_refused(scene: Scene, client: OpenAI) -> None:
+def test_invalid_response_formats_and_tool_choices_are_refused(
+    scene: Scene, client: OpenAI
+) -> None:
     agent = agent_of(scene)
     wrong: list[Wire] = [
         {"response_format": {"type": "yaml"}},
@@ -291,9 +293,7 @@ def test_a_form_or_a_choice_that_cannot_be_is_refused(scene: Scene, client: Open
     assert scene.asked == []
 
 
-def test_an_agent_that_speaks_by_a_tool_answers_in_the_form_too(
-    scene: Scene, client: OpenAI
-) -> None:
+def test_a_send_message_agent_gives_structured_answers_too(scene: Scene, client: OpenAI) -> None:
     agent = agent_of(scene, agent_type="memgpt_v2_agent")
     scene.says(
         calls(("send_message", {"message": FITS, "thinking": "Hm.", "request_heartbeat": False}))
@@ -306,7 +306,7 @@ def test_an_agent_that_speaks_by_a_tool_answers_in_the_form_too(
 
 
 @pytest.mark.parametrize("kind", [NativeOutput, PromptedOutput, ToolOutput])
-async def test_pydantic_ais_agents_get_their_output(scene: Scene, kind: Any) -> None:
+async def test_pydantic_ai_agents_get_their_output(scene: Scene, kind: Any) -> None:
     for model in (OPENAI, CLAUDE):
         agent = agent_of(scene, model)
         if kind is ToolOutput:
@@ -393,7 +393,7 @@ REPLAYED: dict[str, tuple[str, Wire]] = {
 
 
 @pytest.mark.parametrize("name", REPLAYED)
-def test_other_clients_requests_are_answered_in_their_form(scene: Scene, name: str) -> None:
+def test_requests_of_other_clients_get_structured_answers(scene: Scene, name: str) -> None:
     place, body = REPLAYED[name]
     for model in (OPENAI, CLAUDE):
         agent = agent_of(scene, model)
@@ -413,10 +413,10 @@ def test_other_clients_requests_are_answered_in_their_form(scene: Scene, name: s
         )
 
 
-# Refusals, and vectors.
+# Errors and embeddings.
 
 
-def test_every_refusal_on_a_path_of_openais_has_its_shape(scene: Scene) -> None:
+def test_every_error_on_openai_paths_has_openais_format(scene: Scene) -> None:
     agent, long = agent_of(scene), "x" * 100
     cases: list[tuple[str, str, Any, int]] = [
         ("POST", "/v1/chat/completions", {"model": "nobody", "messages": QUESTION}, 404),
@@ -465,7 +465,7 @@ def test_every_refusal_on_a_path_of_openais_has_its_shape(scene: Scene) -> None:
     refused(scene.http.get("/v1/agents/nobody"), 422)
 
 
-def test_token_ids_are_embedded_as_the_text_that_they_stand_for_and_vectors_are_shortened(
+def test_token_ids_are_embedded_as_text_and_vectors_can_be_shortened(
     scene: Scene,
 ) -> None:
     server = scene.server

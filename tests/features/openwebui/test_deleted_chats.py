@@ -57,7 +57,7 @@ def publish(function: Event, name: str, subject: dict[str, Any], **data: Any) ->
     asyncio.run(function.event(event))
 
 
-def test_a_deleted_chat_is_deleted_here_and_no_other(
+def test_a_chat_deleted_in_open_webui_is_deleted_for_its_user_only(
     http: httpx2.Client, agent: str, function: Event
 ) -> None:
     kept, gone = str(uuid.uuid4()), str(uuid.uuid4())
@@ -74,7 +74,7 @@ def test_a_deleted_chat_is_deleted_here_and_no_other(
     assert chats(http, "ada") == [kept]
 
 
-def test_all_chats_of_a_user_are_deleted_and_what_programs_named_stays(
+def test_deleting_all_chats_keeps_chats_named_by_programs(
     http: httpx2.Client, agent: str, function: Event
 ) -> None:
     for chat in (*(str(uuid.uuid4()) for _ in range(3)), "of-a-program"):
@@ -85,7 +85,7 @@ def test_all_chats_of_a_user_are_deleted_and_what_programs_named_stays(
     assert len(chats(http, "dan")) == 1
 
 
-def test_a_user_who_never_talked_here_is_not_made_and_errors_are_raised(
+def test_chat_deletions_create_no_users_and_raise_errors(
     http: httpx2.Client, function: Event
 ) -> None:
     publish(function, "chat.deleted", {"type": "chat", "id": str(uuid.uuid4())}, owner_id="new")

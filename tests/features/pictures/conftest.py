@@ -29,7 +29,7 @@ __all__ = ["on_database", "quick_jobs"]
 
 @pytest.fixture(autouse=True, scope="package")
 def _reading() -> Iterator[None]:
-    """Read pictures, which the other tests do not."""
+    """Switch the reading of pictures on, which is off in other tests."""
     bubblewrap()
     tesseract()
     with pytest.MonkeyPatch.context() as patch:

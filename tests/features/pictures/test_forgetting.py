@@ -1,4 +1,4 @@
-"""What is forgotten or erased is gone from pictures too, and no fact is read from one."""
+"""Forgotten and erased things are removed from pictures too, and no fact is read from a picture."""
 
 import asyncio
 from typing import Any
@@ -40,7 +40,7 @@ def wait_for_receipt(http: httpx2.Client, path: str) -> None:
     until(lambda: http.get(path).status_code == 200)
 
 
-def test_a_picture_that_says_the_fact_is_removed(
+def test_a_picture_with_the_forgotten_text_is_removed(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = new_agent(http)
@@ -63,7 +63,7 @@ def test_a_picture_that_says_the_fact_is_removed(
     assert hits(http, agent, "flat rent")[0]["in_picture"]
 
 
-def test_an_erased_person_has_no_pictures(server: ServerInThread, http: httpx2.Client) -> None:
+def test_erasing_a_user_removes_their_pictures(server: ServerInThread, http: httpx2.Client) -> None:
     agent = new_agent(http)
     send(http, agent, SAYS, part(png(WORDS)), thread=thread(http, agent, "gil"))
     wait_until_read(server)
@@ -97,7 +97,7 @@ def slow_reader(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> Slow
     return reader
 
 
-def test_a_picture_that_is_read_while_the_fact_is_forgotten_is_removed(
+def test_a_picture_read_during_forgetting_is_removed(
     server: ServerInThread,
     http: httpx2.Client,
     slow_reader: SlowReader,
@@ -125,7 +125,7 @@ def test_a_picture_that_is_read_while_the_fact_is_forgotten_is_removed(
     assert kept.parts[1] == TextPart(MARK)
 
 
-def test_a_picture_that_would_be_read_tomorrow_is_not_read(
+def test_forgetting_removes_the_users_waiting_picture_jobs(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = new_agent(http)
@@ -155,7 +155,7 @@ def test_a_picture_that_would_be_read_tomorrow_is_not_read(
     assert [message.pictures[0].text for message in stored] == [None, WORDS]
 
 
-def test_a_picture_that_is_read_while_its_person_is_erased_is_gone(
+def test_a_picture_read_during_its_users_erasure_is_removed(
     server: ServerInThread, http: httpx2.Client, slow_reader: SlowReader
 ) -> None:
     agent = new_agent(http)
@@ -169,25 +169,25 @@ def test_a_picture_that_is_read_while_its_person_is_erased_is_gone(
     assert not server.read(lambda tx: messages_with_pictures(tx, agent))
 
 
-def said(text: str | None) -> Message:
+def picture_message(text: str | None) -> Message:
     picture = ImagePart("image/png", data="QUJD", text=text)
     return Message("message-1", "a", "c", "user", (picture,), 0, user_id="user-1")
 
 
-def test_the_text_is_not_what_the_user_said() -> None:
-    message = said("Remember that I like zebras.")
+def test_the_text_of_a_picture_does_not_count_as_said_by_the_user() -> None:
+    message = picture_message("Remember that I like zebras.")
     assert message.text == ""
     assert message.spoken == ""
     assert not is_shown(message, "user-1")
 
 
-def test_a_model_with_pictures_gets_the_same_bytes() -> None:
-    assert to_messages([said("Zebra")]) == to_messages([said(None)])
+def test_a_model_that_takes_pictures_gets_the_same_message() -> None:
+    assert to_messages([picture_message("Zebra")]) == to_messages([picture_message(None)])
 
 
-def test_a_model_without_pictures_reads_the_text() -> None:
-    (blind,) = without_pictures([said("Zebra passport")])
+def test_a_model_without_picture_support_gets_the_recognized_text() -> None:
+    (blind,) = without_pictures([picture_message("Zebra passport")])
     assert "user did not write it" in blind.text
     assert "[picture: Zebra passport]" in blind.text
-    (unread,) = without_pictures([said(None)])
+    (unread,) = without_pictures([picture_message(None)])
     assert unread.text == "(a picture that this model could not take)"

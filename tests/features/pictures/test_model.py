@@ -6,22 +6,29 @@ from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import update
 
 from ricordo.domain.ids import new_id
-from ricordo.domain.model import ModelRequest
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply, ModelRequest
+from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
+from ricordo.features.pictures.jobs import READ
 from ricordo.llm.scripted import Line
 from ricordo.search.index import insert_messages
 from ricordo.storage import messages
-from ricordo.storage.schema.core_tables import expenses
+from ricordo.storage.schema.core_tables import expenses, jobs
 from tests.features.pictures.conftest import (
     hits,
     new_agent,
+    open_jobs,
     part,
     png,
     send,
+    until,
     wait_until_read,
 )
+from tests.seams.http import ok
 from tests.seams.server import ServerInThread, serving
 
 SAYS = {"type": "text", "text": "Look at this."}
@@ -76,7 +83,42 @@ def test_a_model_that_refuses_the_picture_ends_the_job(
     assert [picture.text for picture in kept.pictures] == [""]
 
 
-def test_the_model_does_not_get_a_picture_that_a_policy_withholds(
+def test_a_failure_at_a_later_picture_keeps_what_was_paid_for(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    failure = ModelError("llm_server_error", "Try again.")
+    outcomes: list[Line] = ["Caption one.", failure, "Caption two."]
+    server.answers_with(lambda request: outcomes.pop(0) if asks_for_caption(request) else "ok")
+    agent = new_agent(http)
+    send(http, agent, SAYS, part(png("One")), part(png("Two")))
+    wait_until_read(server)
+    (hit,) = [hit for hit in hits(http, agent, "caption") if hit["in_picture"]]
+    assert [picture["text"] for picture in hit["pictures"]] == ["Caption one.", "Caption two."]
+    of_agent = expenses.select().where(expenses.c.agent_id == agent)
+    assert len(server.read(lambda tx: tx.all(of_agent))) == 2
+
+
+def test_a_spent_budget_stops_between_two_pictures(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    reply = ModelReply((TextPart(CAPTION),), usage=Usage(100_000))
+    server.answers_with(lambda request: reply if asks_for_caption(request) else "ok")
+    agent = new_agent(http)
+    ok(http.patch(f"/v1/agents/{agent}/budget", json={"daily_tokens": 90_000}))
+    send(http, agent, SAYS, part(png("One")), part(png("Two")))
+    until(lambda: server.read(open_jobs) == ["waiting"])
+    asked = [request for request in server.model.requests if asks_for_caption(request)]
+    assert len(asked) == 1
+    (hit,) = [hit for hit in hits(http, agent, "zebra") if hit["in_picture"]]
+    assert [picture["text"] for picture in hit["pictures"]] == [CAPTION, ""]
+    ok(http.patch(f"/v1/agents/{agent}/budget", json={"daily_tokens": None}))
+    server.write(lambda tx: tx.run(update(jobs).where(jobs.c.kind == READ).values(not_before=0)))
+    wait_until_read(server)
+    (hit,) = [hit for hit in hits(http, agent, "zebra") if hit["in_picture"]]
+    assert [picture["text"] for picture in hit["pictures"]] == [CAPTION, CAPTION]
+
+
+def test_a_picture_withheld_by_policy_is_not_captioned(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = new_agent(http)

@@ -19,7 +19,7 @@ from tests.support.browser import visit
 WORDS = "Zebra passport expires in November"
 
 
-def test_a_hit_in_a_picture_shows_it(
+def test_a_search_hit_in_a_picture_shows_the_picture(
     server: ServerInThread, http: httpx2.Client, browser: Browser
 ) -> None:
     agent = new_agent(http)

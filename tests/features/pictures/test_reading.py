@@ -61,12 +61,12 @@ def bomb() -> bytes:
     )
 
 
-def stored(server: ServerInThread, id: str) -> Message:
+def stored_message(server: ServerInThread, id: str) -> Message:
     (message,) = server.read(lambda tx: messages.by_ids(tx, [id]))
     return message
 
 
-def test_words_in_a_picture_are_found(server: ServerInThread, http: httpx2.Client) -> None:
+def test_text_in_a_picture_is_searchable(server: ServerInThread, http: httpx2.Client) -> None:
     agent = new_agent(http)
     send(http, agent, TEXT, part(png(WORDS)))
     wait_until_read(server)
@@ -83,7 +83,7 @@ def test_words_in_a_picture_are_found(server: ServerInThread, http: httpx2.Clien
     assert [picture.text for picture in pictures] == [WORDS]
 
 
-def test_an_agent_is_told_that_a_hit_is_from_a_picture(
+def test_conversation_search_marks_hits_from_pictures(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = new_agent(http)
@@ -98,12 +98,14 @@ def test_an_agent_is_told_that_a_hit_is_from_a_picture(
     assert '"found_in": "a picture"' in result.content or "found_in: a picture" in result.content
     rows = ok(http.get(f"/v1/conversations/{second}/messages"))
     id = next(row["id"] for row in rows if row["message_type"] == "tool_return_message")
-    (kept,) = stored(server, id).tool_returns
+    (kept,) = stored_message(server, id).tool_returns
     assert kept.is_untrusted
     assert not kept.said
 
 
-def test_another_user_finds_nothing(server: ServerInThread, http: httpx2.Client) -> None:
+def test_another_user_does_not_find_the_text_of_a_picture(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     agent = new_agent(http)
     send(http, agent, part(png(WORDS)), thread=thread(http, agent, "ada"))
     wait_until_read(server)
@@ -130,7 +132,7 @@ def read_by_tesseract(folder: Path, content: bytes, media_type: str = "image/png
     [b"no picture", png(WORDS)[:200], b"\x89PNG\r\n\x1a\n", b"/etc/passwd\n", bomb()],
     ids=["text", "cut", "empty", "list-of-files", "bomb"],
 )
-def test_what_cannot_be_read_has_no_text(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_pictures_have_no_text(tmp_path: Path, content: bytes) -> None:
     assert read_by_tesseract(tmp_path, content) == ""
 
 
@@ -139,7 +141,7 @@ def test_a_broken_picture_is_read_once(server: ServerInThread, http: httpx2.Clie
     send(http, agent, {"type": "text", "text": "broken"}, part(b"no picture"))
     wait_until_read(server)
     hit = hits(http, agent, "broken")[0]
-    assert [picture.text for picture in stored(server, hit["message_id"]).pictures] == [""]
+    assert [picture.text for picture in stored_message(server, hit["message_id"]).pictures] == [""]
 
 
 def test_a_second_job_changes_nothing(server: ServerInThread, http: httpx2.Client) -> None:
@@ -147,7 +149,7 @@ def test_a_second_job_changes_nothing(server: ServerInThread, http: httpx2.Clien
     send(http, agent, TEXT, part(png(WORDS)))
     wait_until_read(server)
     hit = hits(http, agent, "zebra")[0]
-    before = stored(server, hit["message_id"])
+    before = stored_message(server, hit["message_id"])
 
     def add_twice(tx: object) -> None:
         add_job(tx, before)  # type: ignore[arg-type]
@@ -155,7 +157,7 @@ def test_a_second_job_changes_nothing(server: ServerInThread, http: httpx2.Clien
 
     server.write(add_twice)
     wait_until_read(server)
-    assert stored(server, hit["message_id"]) == before
+    assert stored_message(server, hit["message_id"]) == before
 
 
 def test_a_stopped_server_reads_the_picture_at_its_next_start(
@@ -180,17 +182,17 @@ def test_a_stopped_server_reads_the_picture_at_its_next_start(
         assert hits(http, agent, "zebra")
 
 
-def test_the_first_picture_of_an_animation_is_read(tmp_path: Path) -> None:
+def test_the_first_frame_of_an_animation_is_read(tmp_path: Path) -> None:
     frames = [Image.open(io.BytesIO(png(text))) for text in ("Zebra", "Hidden")]
     stream = io.BytesIO()
     frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:], duration=40)
     assert read_by_tesseract(tmp_path, stream.getvalue(), "image/gif") == "Zebra"
 
 
-def test_an_instruction_in_a_picture_is_untrusted(
+def test_instructions_in_a_picture_are_untrusted(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    """A model that takes no pictures reads it, and a summary may repeat it."""
+    """A model that accepts no pictures gets the text, and a summary may repeat it."""
 
     def answer(request: ModelRequest) -> Line:
         if any(message.pictures for message in request.messages):
@@ -260,7 +262,9 @@ def test_without_a_sandbox_a_picture_is_not_read(
         kinds = server.read(lambda tx: [row.status for row in tx.all(reading_rows())])
         assert kinds == ["done"] * is_installed
         (found, *_) = hits(http, agent, "look at this")
-        assert [picture.text for picture in stored(server, found["message_id"]).pictures] == [None]
+        assert [
+            picture.text for picture in stored_message(server, found["message_id"]).pictures
+        ] == [None]
         (finding,) = findings(server.settings)
         assert finding.startswith(str(programs) if is_installed else f"! {NO_SANDBOX}")
     warned = [record for record in caplog.records if "sandbox does not work" in record.message]
@@ -288,7 +292,7 @@ def test_pictures_of_an_imported_agent_are_read(
         assert hit["pictures"] == [{"number": 0, "text": WORDS, "is_stored": True}]
 
 
-def test_a_text_is_tidy() -> None:
+def test_recognized_text_is_cleaned_and_shortened() -> None:
     assert tidy("  a \n\n\tb\0 \f\u200bc\n") == "a\nb\nc"
     assert len(tidy("x" * 10_000)) == MOST_CHARACTERS
     assert Message("m", "a", "c", "user", (TextPart("hi"),), 0).picture_text == ""

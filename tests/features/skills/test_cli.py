@@ -9,7 +9,7 @@ from tests.features.skills.conftest import skill_md
 from tests.seams.http import ok
 
 
-def test_skills_come_in_and_out_and_are_decided_by_commands(shell: Shell, tmp_path: Path) -> None:
+def test_the_skill_command_imports_exports_and_decides_skills(shell: Shell, tmp_path: Path) -> None:
     remember(shell, "ada")
     folder = tmp_path / "hi"
     (folder / "scripts").mkdir(parents=True)

@@ -52,14 +52,14 @@ def _skills(draw: st.DrawFn) -> Skill:
         text = draw(_TEXTS)
         try:
             make_skill(content, {**files, path: text})
-        except RicordoError:  # a folder of the name of a file
+        except RicordoError:  # a folder with the name of a file
             continue
         files[path] = text
     return make_skill(content, files, name=name)
 
 
 @given(_skills())
-def test_any_skill_is_the_same_after_storing_and_after_a_zip_file(skill: Skill) -> None:
+def test_skills_are_unchanged_by_storing_and_zipping(skill: Skill) -> None:
     assert parse_skill(skill.text, skill.name) == skill
     assert from_zip(to_zip(skill)) == skill
     assert to_zip(from_zip(to_zip(skill))) == to_zip(skill)
@@ -67,7 +67,7 @@ def test_any_skill_is_the_same_after_storing_and_after_a_zip_file(skill: Skill) 
 
 
 @given(st.one_of(st.text(max_size=300), _TEXTS, _TEXTS.map(lambda text: f"---\n{text}\n---\n")))
-def test_any_text_is_a_skill_or_is_refused_with_a_sentence(text: str) -> None:
+def test_any_text_is_parsed_as_a_skill_or_refused(text: str) -> None:
     try:
         skill = parse_skill(text)
     except RicordoError:
@@ -76,7 +76,7 @@ def test_any_text_is_a_skill_or_is_refused_with_a_sentence(text: str) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_zip_file_or_are_refused(content: bytes) -> None:
+def test_random_bytes_are_refused_as_a_zip_file(content: bytes) -> None:
     with pytest.raises(RicordoError):
         from_zip(content)
 
@@ -90,7 +90,7 @@ def test_a_damaged_zip_file_is_read_or_refused(data: st.DataObject) -> None:
         from_zip(bytes(content))
 
 
-def test_front_matters_as_people_write_them() -> None:
+def test_hand_written_front_matter_is_parsed() -> None:
     front = read_front_matter(
         "---\nname: pdf-tables\ndescription: >-\n  Extracts tables\n  from PDFs: all of them.\n"
         "license: Apache-2.0\ncompatibility: Needs Python 3\nallowed-tools: [Read, Write]\n"
@@ -192,7 +192,7 @@ def test_hostile_zip_files_are_refused(kind: str) -> None:
         from_zip(HOSTILE[kind]())
 
 
-def test_what_systems_add_to_zip_files_is_left_out() -> None:
+def test_system_files_in_zip_files_are_ignored() -> None:
     content = packed(("__MACOSX/hi/._a", b"\xff"), ("hi/.DS_Store", b"\xff"), ("hi/a/", b""))
     assert from_zip(content) == make_skill(skill_md("hi"), {})
     flat = packed((SKILL_FILE, skill_md("hi").encode()), skill=False)

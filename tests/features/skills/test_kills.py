@@ -54,7 +54,7 @@ OPERATIONS: dict[str, Callable[[Transaction, SkillOwnerKind], Any]] = {
 
 @pytest.mark.parametrize("kind", ["user", "organization"])
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_a_write_that_dies_leaves_nothing(
+async def test_an_interrupted_write_changes_nothing(
     store: SqliteStore, name: str, kind: SkillOwnerKind
 ) -> None:
     await store.write(lambda tx: service.put(tx, owner(tx, kind), ONE, BOSS))
@@ -71,7 +71,7 @@ async def test_a_write_that_dies_leaves_nothing(
     assert await all_rows(store) != before
 
 
-async def test_a_proposal_that_is_made_again_after_a_kill_waits_once(store: SqliteStore) -> None:
+async def test_a_proposal_repeated_after_a_kill_waits_once(store: SqliteStore) -> None:
     await store.write(lambda tx: service.put(tx, owner(tx, "user"), ONE, BOSS))
     outcomes = [
         await store.write(
@@ -85,7 +85,7 @@ async def test_a_proposal_that_is_made_again_after_a_kill_waits_once(store: Sqli
     assert (first.is_repeated, second.is_repeated, first.id) == (False, True, second.id)
 
 
-async def test_the_first_skill_of_an_organization_makes_one_chain(store: SqliteStore) -> None:
+async def test_an_organization_has_one_chain_for_its_skills(store: SqliteStore) -> None:
     def make(tx: Transaction) -> str:
         assert organizations.named(tx, Scope().organization_id)
         return owner(tx, "organization").chain.id

@@ -26,7 +26,7 @@ def upload(skills: Skills, path: str, content: bytes) -> Any:
     return skills.http.post(path, files={"file": ("hi.zip", content)})
 
 
-def test_a_zip_file_comes_out_as_it_went_in(skills: Skills) -> None:
+def test_an_uploaded_zip_file_is_downloaded_unchanged(skills: Skills) -> None:
     content = to_zip(make_skill(skill_md("hi"), FILES))
     for path in (skills.path("ada"), f"/v1/agents/{skills.agent}/skills", "/v1/skills"):
         stored = ok(upload(skills, path, content))["skill"]
@@ -40,7 +40,7 @@ def test_a_zip_file_comes_out_as_it_went_in(skills: Skills) -> None:
     ok(skills.http.delete("/v1/skills/hi"))
 
 
-def test_a_persons_archive_has_skills_and_brings_them_back(skills: Skills) -> None:
+def test_a_users_archive_contains_and_restores_skills(skills: Skills) -> None:
     path = skills.path("bea")
     skills.put(path, "hi", files=FILES)
     skills.say("bea", proposing("hi", files={"b.md": "Beaqq."}))
@@ -66,7 +66,7 @@ def test_a_persons_archive_has_skills_and_brings_them_back(skills: Skills) -> No
     assert "- new: Newqq." in skills.prompt("bea")
 
 
-def test_erasure_leaves_no_word_of_a_users_skills(skills: Skills) -> None:
+def test_erasure_removes_a_users_skills(skills: Skills) -> None:
     skills.put(skills.path("cleo"), "hi", skill_md("hi", "Cleoqq."), files=FILES)
     skills.say("cleo", opening("hi"), proposing("hi", files={"b": "Cleoqqfile."}))
     receipt = skills.http.delete("/users/cleo").json()
@@ -80,7 +80,7 @@ def test_erasure_leaves_no_word_of_a_users_skills(skills: Skills) -> None:
     assert "Cleoqq" not in skills.prompt("cleo")
 
 
-def test_a_model_that_may_not_see_a_skill_sees_that_it_was_withheld(skills: Skills) -> None:
+def test_a_withheld_skill_is_mentioned_but_not_sent(skills: Skills) -> None:
     path = skills.path("dan")
     block = skills.put(path, "hi", skill_md("hi", "Danqq.", "Bodyqq."), files=FILES)["skill"]
     policy = f"/v1/blocks/{block['block_id']}/egress"
@@ -99,7 +99,7 @@ def test_a_model_that_may_not_see_a_skill_sees_that_it_was_withheld(skills: Skil
         assert "qq" not in refusal
 
 
-def test_a_clone_has_skills_and_a_push_changes_them(skills: Skills, tmp_path: Path) -> None:
+def test_skills_can_be_cloned_and_changed_by_a_push(skills: Skills, tmp_path: Path) -> None:
     path = skills.path("eva")
     skills.put(path, "hi", files=FILES)
     git(tmp_path, "clone", "-q", f"{skills.server.url}/users/eva/memory.git", "mine")
@@ -118,7 +118,7 @@ def test_a_clone_has_skills_and_a_push_changes_them(skills: Skills, tmp_path: Pa
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_the_pages_in_a_browser(browser: Browser, skills: Skills, width: int) -> None:
+def test_the_pages_work_in_a_browser(browser: Browser, skills: Skills, width: int) -> None:
     user = f"fay{width}"
     skills.put(skills.path(user), "hi", files=FILES)
     skills.say(user, proposing("hi", files={"scripts/hi.py": "print('better')\n"}))
@@ -170,7 +170,7 @@ def test_the_pages_in_a_browser(browser: Browser, skills: Skills, width: int) ->
     assert names == ["fresh", "hi"]
 
 
-def test_the_zip_file_of_a_page_is_what_the_owner_gets(skills: Skills) -> None:
+def test_the_skill_archive_contains_its_files(skills: Skills) -> None:
     skills.put(skills.path("gus"), "hi", files=FILES)
     content = skills.http.get(f"{skills.path('gus')}/hi/archive").content
     assert from_zip(content).files == FILES

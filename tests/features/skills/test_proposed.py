@@ -24,7 +24,7 @@ def decide(skills: Skills, path: str, name: str, decision: str = "approve") -> A
     return ok(skills.http.post(f"{path}/{name}/proposals/{proposal['id']}/{decision}"))
 
 
-def ran(skills: Skills, user: str | None, name: str = "hi") -> Any:
+def script_output(skills: Skills, user: str | None, name: str = "hi") -> Any:
     return json.loads(skills.say(user, running(name, "scripts/hi.py"))[0]).get("stdout")
 
 
@@ -41,16 +41,16 @@ def test_a_proposed_skill_is_approved_used_changed_and_restored(skills: Skills) 
     assert "+print('first')" in proposal["diff"]
     first = decide(skills, path, "hi")["version"]
     assert "- hi: Says hi." in skills.prompt("ada")
-    assert ran(skills, "ada") == "first"
+    assert script_output(skills, "ada") == "first"
 
     (told,) = skills.say("ada", proposing("hi", files=CHANGED, reason="Better."))
     assert told.startswith("Proposed (")
-    assert ran(skills, "ada") == "first"
+    assert script_output(skills, "ada") == "first"
     (proposal,) = waiting(skills, path, "hi")
     assert "-print('first')\n+print('second')" in proposal["diff"]
     assert skills.get(path)[0]["pending"] == 1
     decide(skills, path, "hi")
-    assert ran(skills, "ada") == "second"
+    assert script_output(skills, "ada") == "second"
 
     newest, oldest = skills.get(f"{path}/hi/history")
     assert (newest["author_kind"], newest["message"]) == ("agent", "Better.")
@@ -58,10 +58,10 @@ def test_a_proposed_skill_is_approved_used_changed_and_restored(skills: Skills) 
     assert newest["run_id"].startswith("run-")
     assert oldest["sha"] == first
     ok(skills.http.post(f"{path}/hi/restore", json={"sha": first}))
-    assert ran(skills, "ada") == "first"
+    assert script_output(skills, "ada") == "first"
 
 
-def test_the_same_proposal_waits_once_and_a_rejected_one_changes_nothing(skills: Skills) -> None:
+def test_a_repeated_proposal_waits_once_and_a_rejected_one_changes_nothing(skills: Skills) -> None:
     path = skills.path("bea")
     new = proposing("hi", instructions=skill_md("hi"), files=SCRIPT)
     _, again = skills.say("bea", new, new)
@@ -75,7 +75,7 @@ def test_the_same_proposal_waits_once_and_a_rejected_one_changes_nothing(skills:
     assert refused(skills.http.get(f"{path}/hi/proposals"), 404)
 
 
-def test_an_agent_without_a_user_proposes_for_itself_and_for_all(skills: Skills) -> None:
+def test_an_agent_without_a_user_can_propose_own_and_organization_skills(skills: Skills) -> None:
     agents = f"/v1/agents/{skills.agent}/skills"
     own = proposing("own", instructions=skill_md("own", "Its own."))
     shared = proposing("shared", instructions=skill_md("shared", "Of all."), owner="organization")
@@ -91,7 +91,7 @@ def test_an_agent_without_a_user_proposes_for_itself_and_for_all(skills: Skills)
     ok(skills.http.delete("/v1/skills/shared"))
 
 
-def test_what_is_learned_from_a_user_becomes_no_skill_of_others(skills: Skills) -> None:
+def test_a_turn_of_a_user_cannot_propose_skills_for_others(skills: Skills) -> None:
     for owner in ("agent", "organization"):
         new = proposing("of-dan", instructions=skill_md("of-dan"), owner=owner)
         (told,) = skills.say("dan", new)
@@ -101,13 +101,13 @@ def test_what_is_learned_from_a_user_becomes_no_skill_of_others(skills: Skills) 
         assert refused(skills.http.get(f"{path}/of-dan/proposals"), 404)
 
 
-def test_untrusted_content_never_changes_a_skill_by_itself(skills: Skills) -> None:
+def test_changes_after_untrusted_content_are_only_proposed(skills: Skills) -> None:
     for policy in ("direct", "guarded"):
         path = skills.path(f"eva-{policy}")
         user = f"eva-{policy}"
         skills.put(path, "hi", files=SCRIPT)
         ok(skills.http.patch(f"{path}/hi", json={"policy": policy}))
-        # A step without untrusted content may change it at once.
+        # A step without untrusted content changes the skill at once.
         (told,) = skills.say(user, proposing("hi", files={"a.txt": "Clean."}))
         assert told == "The skill hi is changed."
         # The output of a script is untrusted, and so is every later step of the conversation.
@@ -121,7 +121,7 @@ def test_untrusted_content_never_changes_a_skill_by_itself(skills: Skills) -> No
         assert not stored["is_untrusted"]
 
 
-def test_a_read_only_skill_is_not_even_proposed(skills: Skills) -> None:
+def test_changes_of_a_read_only_skill_cannot_be_proposed(skills: Skills) -> None:
     path = skills.path("fay")
     skills.put(path, "hi", files=SCRIPT)
     ok(skills.http.patch(f"{path}/hi", json={"policy": "read_only"}))
@@ -129,7 +129,7 @@ def test_a_read_only_skill_is_not_even_proposed(skills: Skills) -> None:
     assert waiting(skills, path, "hi") == []
 
 
-def test_what_an_agent_may_not_propose(skills: Skills) -> None:
+def test_invalid_skill_proposals_are_refused_with_a_reason(skills: Skills) -> None:
     hidden = skill_md("hi", body="Be kind.\U000e0041\U000e0042")
     cases = [
         (proposing("hi", instructions=hidden), "invisible characters"),
@@ -147,7 +147,7 @@ def test_what_an_agent_may_not_propose(skills: Skills) -> None:
     assert refused(skills.http.get(f"{skills.path('gus')}/hi/proposals"), 404)
 
 
-def test_a_skill_of_a_proposal_is_only_the_proposing_agents_own(skills: Skills) -> None:
+def test_an_approved_skill_belongs_to_the_proposing_agent_only(skills: Skills) -> None:
     skills.say("hal", proposing("hi", instructions=skill_md("hi", "Says hi.")))
     decide(skills, skills.path("hal"), "hi")
     other = skills.new_agent()
@@ -174,11 +174,11 @@ def test_concurrent_changes_are_merged_or_shown_as_a_conflict(skills: Skills) ->
     assert ok(skills.http.get(f"{path}/hi"))["files"]["scripts/hi.py"] == "print('fourth')\n"
 
 
-def test_a_proposal_whose_owner_made_it_no_skill_is_refused(skills: Skills) -> None:
+def test_a_proposal_that_would_merge_into_an_invalid_skill_is_refused(skills: Skills) -> None:
     path = skills.path("joy")
     skills.put(path, "hi", files={"a": "x"})
     skills.say("joy", proposing("hi", files={"b": "y"}))
-    # The owner's edit and the proposal together would be no skill.
+    # The merge of the owner's edit and the proposal would not be a valid skill.
     skills.put(path, "hi", files={"a": "x", "b/c": "z"})
     (proposal,) = waiting(skills, path, "hi")
     answer = skills.http.post(f"{path}/hi/proposals/{proposal['id']}/approve")
@@ -186,7 +186,7 @@ def test_a_proposal_whose_owner_made_it_no_skill_is_refused(skills: Skills) -> N
     assert skills.get(f"{path}/hi")["files"] == {"a": "x\n", "b/c": "z\n"}
 
 
-def test_proposals_of_skills_are_among_all_that_waits(skills: Skills) -> None:
+def test_skill_proposals_are_listed_with_other_proposals(skills: Skills) -> None:
     skills.say("kim", proposing("hi", instructions=skill_md("hi")))
     ok(skills.http.put("/users/kim/blocks/human", json={"body": "Kim."}))
     (listed,) = skills.get("/users/kim/diffs")
@@ -198,7 +198,7 @@ def test_proposals_of_skills_are_among_all_that_waits(skills: Skills) -> None:
     assert [skill["name"] for skill in skills.get(skills.path("kim"))] == ["hi"]
 
 
-def test_all_waiting_proposals_are_read_at_once(skills: Skills) -> None:
+def test_listing_proposals_takes_a_constant_number_of_statements(skills: Skills) -> None:
     def listed(user: str) -> tuple[int, list[str]]:
         with count_statements(skills.server.runtime.store) as counted:
             found = skills.get(f"/v1/users/{user}/skill-proposals")
@@ -218,7 +218,7 @@ def test_all_waiting_proposals_are_read_at_once(skills: Skills) -> None:
     assert many == one
 
 
-def test_an_agent_that_answers_an_agent_changes_nothing_by_itself(skills: Skills) -> None:
+def test_an_agent_called_by_another_agent_only_proposes_changes(skills: Skills) -> None:
     tool = "send_message_to_agent_and_wait_for_reply"
     asker = skills.new_agent(tool)
     path = f"/v1/agents/{skills.agent}/skills"
@@ -241,7 +241,7 @@ def test_an_agent_that_answers_an_agent_changes_nothing_by_itself(skills: Skills
         ("", None),
     ],
 )
-def test_an_agent_can_mend_a_skill_whose_text_follows_no_format(
+def test_an_agent_can_repair_an_invalid_skill(
     skills: Skills, broken: str, removed: list[str] | None
 ) -> None:
     """The broken text itself must not block the edits that mend it."""
@@ -260,4 +260,4 @@ def test_an_agent_can_mend_a_skill_whose_text_follows_no_format(
     assert told.startswith("Proposed ("), told
     decide(skills, path, "mend")
     assert skills.get(f"{path}/mend")["problem"] is None
-    assert ran(skills, "abe", "mend") == "first"
+    assert script_output(skills, "abe", "mend") == "first"

@@ -11,7 +11,7 @@ from tests.seams.http import ok, refused
 SCRIPT = "import sys\nprint('run', sys.argv[1:], sys.stdin.read())\n"
 
 
-def test_a_skill_is_stored_listed_changed_and_deleted(skills: Skills) -> None:
+def test_a_skill_can_be_stored_listed_changed_and_deleted(skills: Skills) -> None:
     for path in (skills.path("ada"), f"/v1/agents/{skills.agent}/skills", "/v1/skills"):
         made = skills.put(path, "lists", files={"scripts/run.py": SCRIPT})["skill"]
         assert (made["description"], made["policy"]) == ("Makes lists.", "propose")
@@ -31,7 +31,7 @@ def test_a_skill_is_stored_listed_changed_and_deleted(skills: Skills) -> None:
         ok(skills.http.delete(f"{path}/lists"))
 
 
-def test_a_skills_lines_have_authors_and_differences_as_blocks_have(skills: Skills) -> None:
+def test_skills_have_blame_and_comparison_like_blocks(skills: Skills) -> None:
     first = skills.put("/v1/skills", "blamed")["skill"]
     second = skills.put("/v1/skills", "blamed", skill_md("blamed", body="Write it.\nTwice."))
     path = f"/v1/blocks/{first['block_id']}"
@@ -67,7 +67,7 @@ def test_the_prompt_lists_names_and_a_tool_opens_the_rest(skills: Skills) -> Non
     assert "has no file" in missing
 
 
-def test_the_nearest_owners_skill_counts(skills: Skills) -> None:
+def test_the_nearest_owners_skill_wins(skills: Skills) -> None:
     agent = skills.new_agent()
     skills.put("/v1/skills", "near", skill_md("near", "Of all."))
     assert "- near: Of all." in skills.prompt("cleo", agent)
@@ -94,7 +94,7 @@ def test_users_see_only_their_own_skills(skills: Skills) -> None:
         assert "There is no skill" in ran
 
 
-def test_only_agents_with_the_tool_get_skills(skills: Skills) -> None:
+def test_only_agents_with_the_skill_tool_see_skills(skills: Skills) -> None:
     skills.put(skills.path("gus"), "lists")
     body = {"model": "scripted/model"}
     agent = str(ok(skills.http.post("/v1/agents/", json=body))["id"])
@@ -103,7 +103,7 @@ def test_only_agents_with_the_tool_get_skills(skills: Skills) -> None:
     assert "Makes lists." not in prompt
 
 
-def test_an_agent_edits_skills_with_no_memory_tool(skills: Skills) -> None:
+def test_memory_tools_cannot_edit_skills(skills: Skills) -> None:
     agent = skills.new_agent("memory")
     skills.put(skills.path("hal"), "lists")
     label = "skills/lists/SKILL"
@@ -141,7 +141,7 @@ def test_an_agent_edits_skills_with_no_memory_tool(skills: Skills) -> None:
         (skill_md("lists"), {"big.txt": "x" * 100_001}, "limit"),
     ],
 )
-def test_what_is_no_skill_is_refused(
+def test_invalid_skills_are_refused_with_a_reason(
     skills: Skills, content: str, files: dict[str, str], reason: str
 ) -> None:
     answer = skills.http.put(
@@ -152,12 +152,12 @@ def test_what_is_no_skill_is_refused(
 
 
 @pytest.mark.parametrize("name", ["Lists", "a--b", "-a", "a_b", "x" * 65, "ünlich"])
-def test_names_follow_the_format(skills: Skills, name: str) -> None:
+def test_invalid_skill_names_are_refused(skills: Skills, name: str) -> None:
     answer = skills.http.put(f"{skills.path('ida')}/{name}", json={"content": skill_md(name)})
     assert "not a valid name of a skill" in refused(answer, 400)
 
 
-def test_a_pushed_text_that_is_no_skill_is_kept_from_agents(skills: Skills) -> None:
+def test_an_invalid_skill_text_is_hidden_from_agents(skills: Skills) -> None:
     ok(skills.http.put("/users/joy/blocks/skills/odd/SKILL", json={"body": "No front matter."}))
     (listed,) = skills.get(skills.path("joy"))
     assert "must begin with a front matter" in listed["problem"]
@@ -168,7 +168,7 @@ def test_a_pushed_text_that_is_no_skill_is_kept_from_agents(skills: Skills) -> N
     assert "front matter" in opened
 
 
-def test_a_skill_says_nothing_about_its_owner(skills: Skills) -> None:
+def test_skills_are_not_used_as_knowledge_about_their_owner(skills: Skills) -> None:
     ok(skills.http.put("/users/kay/blocks/human", json={"body": "Likes vuqtea."}))
     skills.put(skills.path("kay"), "lists", skill_md("lists", body="Use vuqtea sheets."))
     answers = [

@@ -67,7 +67,7 @@ class OnTestsDatabase(PgVectorIndex):
         super().__init__(self._opened)
 
     async def close(self) -> None:
-        """Let go of both."""
+        """Close the index and the store."""
         await super().close()
         await self._opened.close()
         postgres.server().empty()

@@ -51,7 +51,7 @@ def calls(index: VectorIndex) -> dict[str, Callable[[], Awaitable[Any]]]:
     }
 
 
-async def sentence(call: Callable[[], Awaitable[Any]]) -> str:
+async def unavailable_text(call: Callable[[], Awaitable[Any]]) -> str:
     """Return the text of Unavailable; neither it nor its traceback may hold the key."""
     with pytest.raises(Unavailable) as caught:
         await call()
@@ -62,18 +62,18 @@ async def sentence(call: Callable[[], Awaitable[Any]]) -> str:
     return said
 
 
-async def works(index: VectorIndex) -> None:
+async def require_working(index: VectorIndex) -> None:
     await index.upsert("agent-1", "model", [record(1), record(2)])
     await index.remove("agent-1", "model", [2])
     assert [found for found, _ in await index.search("agent-1", "model", unit(1), 5, ANY)] == [1]
 
 
-async def test_a_wrong_key_is_said_with_its_variable_and_never_shown(
+async def test_a_wrong_key_is_reported_with_its_variable_but_not_shown(
     kind: Kind, server: JsonServer
 ) -> None:
     wrong = kind.make(server.url, KEY + "-wrong", TIMEOUTS)
     for call in calls(wrong).values():
-        said = await sentence(call)
+        said = await unavailable_text(call)
         assert said.startswith(f"{TITLES[kind.name]} (127.0.0.1:")
         assert said.endswith(
             f"did not accept the key (status 401). Check {kind.name.upper()}_API_KEY."
@@ -82,29 +82,29 @@ async def test_a_wrong_key_is_said_with_its_variable_and_never_shown(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_fault_that_lasts_is_said_and_one_that_passed_is_forgotten(
+async def test_a_lasting_fault_is_reported_and_a_passing_one_is_retried(
     kind: Kind, index: VectorIndex, server: JsonServer, status: int
 ) -> None:
-    await works(index)
+    await require_working(index)
     for call in EVERY:
         server.fails(status, 4, f"busy {KEY}", retry_after_ms="1")
-        said = await sentence(calls(index)[call])
+        said = await unavailable_text(calls(index)[call])
         server.forget_faults()
         assert f"(status {status}). Try again later." in said
-    await works(index)
+    await require_working(index)
 
 
-async def test_what_a_service_says_about_a_bad_request_is_quoted_without_the_key(
+async def test_an_error_message_of_a_service_is_quoted_without_the_key(
     index: VectorIndex, server: JsonServer
 ) -> None:
-    await works(index)
+    await require_working(index)
     server.fails(400, 1, f"bad\n   thing {KEY} " + "x" * 500)
-    said = await sentence(calls(index)["search"])
+    said = await unavailable_text(calls(index)["search"])
     assert '(status 400): "bad thing … xxx' in said
     assert len(said) < 320
 
 
-async def test_a_service_that_is_away_is_said_with_the_variable_of_its_place(
+async def test_an_unreachable_service_is_reported_with_its_address_variable(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soon = asyncio.sleep
@@ -121,7 +121,7 @@ async def test_a_service_that_is_away_is_said_with_the_variable_of_its_place(
     away = kind.make(address, KEY, TIMEOUTS)
     place = PLACES[kind.name]
     for call in calls(away).values():
-        said = await sentence(call)
+        said = await unavailable_text(call)
         assert (
             said
             == f"{TITLES[kind.name]} (127.0.0.1:{port}) cannot be reached. Check {place} and the "
@@ -131,16 +131,16 @@ async def test_a_service_that_is_away_is_said_with_the_variable_of_its_place(
 
 
 @pytest.mark.parametrize("call", ["upsert", "search"])
-async def test_a_service_that_is_silent_is_waited_for_only_so_long(
+async def test_a_silent_service_times_out(
     kind: Kind, index: VectorIndex, server: JsonServer, call: str
 ) -> None:
     hurried = kind.make(server.url, KEY, ServiceTimeouts(search=0.15, write=0.15))
     server.falls_silent()
-    said = await sentence(calls(hurried)[call])
+    said = await unavailable_text(calls(hurried)[call])
     assert said.endswith("did not answer within 0.15 seconds. Try again later.")
     await hurried.close()
     server.forget_faults()
-    await works(index)
+    await require_working(index)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ async def test_a_service_that_is_silent_is_waited_for_only_so_long(
         (404, b'{"detail": "Not Found"}', "application/json"),
     ],
 )
-async def test_another_server_at_that_address_is_never_taken_for_success(
+async def test_responses_of_another_server_are_errors(
     index: VectorIndex, server: JsonServer, kind: Kind, status: int, body: bytes, content_type: str
 ) -> None:
     """A portal that answers 200 to everything must not hide a lost write or a kept secret."""
@@ -163,20 +163,20 @@ async def test_another_server_at_that_address_is_never_taken_for_success(
         other = kind.make(server.url, KEY, TIMEOUTS)
         server.lies(status, body, content_type, times=len(EVERY))
         for call in calls(other).values():
-            await sentence(call)
+            await unavailable_text(call)
         await other.close()
-    await works(index)
+    await require_working(index)
     for name, call in calls(index).items():
         if kind.name == "pinecone" and status == 200 and name != "upsert":
             continue
         server.lies(status, body, content_type, times=6)
-        await sentence(call)
+        await unavailable_text(call)
         server.forget_faults()
-    await works(index)
+    await require_working(index)
 
 
 @pytest.mark.parametrize("name", KINDS)
-async def test_without_its_library_a_service_says_what_to_install(
+async def test_a_missing_client_library_is_reported_with_the_package_to_install(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = {"qdrant": "qdrant_client", "qdrant, local": "qdrant_client"}.get(name, name)
@@ -193,13 +193,13 @@ async def _unavailable(call: Callable[[], Awaitable[Any]]) -> Unavailable:
     return caught.value
 
 
-async def test_after_closing_nothing_is_opened_again(
+async def test_a_closed_index_opens_no_new_connections(
     index: VectorIndex, server: JsonServer
 ) -> None:
-    await works(index)
+    await require_working(index)
     await index.close()
     await index.close()
     asked = len(server.seen)
     for call in calls(index).values():
-        assert "is closed" in await sentence(call)
+        assert "is closed" in await unavailable_text(call)
     assert len(server.seen) == asked

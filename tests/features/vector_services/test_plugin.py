@@ -52,7 +52,7 @@ def test_a_service_is_offered_when_its_variables_are_set(monkeypatch: pytest.Mon
         ), variables
 
 
-def test_two_plugins_may_not_offer_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_plugins_with_one_index_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = Plugins([("one", feature), ("two", feature)])
     assert plugins.vector_indexes(SETTINGS) == {}
     monkeypatch.setenv("QDRANT_URL", "http://host:6333")

@@ -1,6 +1,6 @@
 """Special cases of each service.
 
-Turbopuffer's client, Pinecone's index, Qdrant's collections and local mode.
+The cases are Turbopuffer's client, Pinecone's index, and Qdrant's collections and local mode.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ async def pinecone(start: Callable[[str], Any]) -> AsyncIterator[Pinecone]:
     await index.close()
 
 
-async def test_the_clients_telemetry_stays_off_whatever_the_environment_says(
+async def test_the_clients_telemetry_stays_off_despite_the_environment(
     start: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing leaves the machine unasked.
+    """The client sends no telemetry.
 
-    Otherwise the client would report the times of earlier requests with later ones.
+    By default it would report the times of earlier requests with later requests.
     """
     monkeypatch.setenv("TURBOPUFFER_TELEMETRY", "1")
     server = start("turbopuffer")
@@ -55,7 +55,7 @@ async def test_the_clients_telemetry_stays_off_whatever_the_environment_says(
     ]
 
 
-async def test_a_service_that_asks_to_wait_for_long_is_not_waited_for(
+async def test_a_long_retry_after_does_not_exceed_the_timeout(
     start: Callable[[str], Any],
 ) -> None:
     """The client would wait for up to half an hour, while somebody waits for this search."""
@@ -67,7 +67,7 @@ async def test_a_service_that_asks_to_wait_for_long_is_not_waited_for(
     await index.close()
 
 
-async def test_an_index_that_ranks_by_distance_or_has_another_dimension_is_refused(
+async def test_an_index_with_another_metric_or_dimension_is_refused(
     pinecone: Pinecone,
 ) -> None:
     index, server = pinecone
@@ -84,7 +84,7 @@ async def test_an_index_that_ranks_by_distance_or_has_another_dimension_is_refus
         await index.upsert("agent-1", "model", [record(2)])
 
 
-async def test_vectors_that_someone_else_put_there_are_no_documents(pinecone: Pinecone) -> None:
+async def test_foreign_vectors_in_a_namespace_are_an_error(pinecone: Pinecone) -> None:
     index, server = pinecone
     await index.upsert("agent-1", "model", [record(1)])
     (space,) = server.namespaces.values()
@@ -93,11 +93,11 @@ async def test_vectors_that_someone_else_put_there_are_no_documents(pinecone: Pi
         await index.search("agent-1", "model", unit(1), 5, ANY)
 
 
-async def found(index: QdrantIndex) -> list[int]:
+async def found_documents(index: QdrantIndex) -> list[int]:
     return [document for document, _ in await index.search("agent-1", "model", unit(1), 9, ANY)]
 
 
-async def test_what_is_kept_in_a_folder_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_a_local_index_keeps_its_vectors_after_a_restart(tmp_path: Path) -> None:
     first = QdrantIndex(str(tmp_path / "vectors"))
     await first.upsert("agent-1", "model", [record(1), record(2), record(3)])
     await first.remove("agent-1", "model", [3])
@@ -105,7 +105,7 @@ async def test_what_is_kept_in_a_folder_is_there_after_a_restart(tmp_path: Path)
     await first.drop("agent-2", "model")
     await first.close()
     second = QdrantIndex(str(tmp_path / "vectors"))
-    assert sorted(await found(second)) == [1, 2]
+    assert sorted(await found_documents(second)) == [1, 2]
     assert await second.search("agent-2", "model", unit(1), 9, ANY) == []
     await second.close()
 
@@ -113,29 +113,29 @@ async def test_what_is_kept_in_a_folder_is_there_after_a_restart(tmp_path: Path)
 # The client leaves a file open that it could not lock; it is closed with the failed client, here
 # and now.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-async def test_a_folder_in_use_is_said_and_its_owner_goes_on(tmp_path: Path) -> None:
+async def test_a_folder_in_use_is_reported_and_its_owner_continues(tmp_path: Path) -> None:
     owner, other = QdrantIndex(str(tmp_path)), QdrantIndex(str(tmp_path))
     await owner.upsert("agent-1", "model", [record(1)])
     with pytest.raises(Unavailable, match="already accessed by another instance"):
-        await found(other)
-    assert await found(owner) == [1]
+        await found_documents(other)
+    assert await found_documents(owner) == [1]
     await owner.close()
     # The second instance tries again after the folder is free.
-    assert await found(other) == [1]
+    assert await found_documents(other) == [1]
     await other.close()
     gc.collect()
 
 
-async def test_a_vector_of_another_dimension_is_said_and_changes_nothing() -> None:
+async def test_a_vector_of_another_dimension_is_refused_without_changes() -> None:
     index = QdrantIndex(":memory:")
     await index.upsert("agent-1", "model", [record(1)])
     with pytest.raises(Unavailable):
         await index.upsert("agent-1", "model", [record(2, vector=[1.0, 0.0])])
-    assert await found(index) == [1]
+    assert await found_documents(index) == [1]
     await index.close()
 
 
-async def test_the_local_mode_leaves_the_event_loop_free() -> None:
+async def test_the_local_mode_does_not_block_the_event_loop() -> None:
     index = QdrantIndex(":memory:")
     ticks = 0
 
@@ -152,7 +152,7 @@ async def test_the_local_mode_leaves_the_event_loop_free() -> None:
     await index.close()
 
 
-async def test_a_collection_that_another_server_dropped_is_made_again_with_its_indexes(
+async def test_a_dropped_collection_is_created_again_with_its_indexes(
     start: Callable[[str], Any],
 ) -> None:
     server = start("qdrant")
@@ -161,26 +161,26 @@ async def test_a_collection_that_another_server_dropped_is_made_again_with_its_i
     (indexed,) = server.indexes.values()
     assert indexed == {"role", "conversation", "user_id", "tags", "created_at"}
     await other.drop("agent-1", "model")
-    assert await found(index) == []
+    assert await found_documents(index) == []
     await index.upsert("agent-1", "model", [record(2)])
-    assert await found(index) == [2]
+    assert await found_documents(index) == [2]
     assert list(server.indexes.values()) == [indexed]
-    # With a waiting time the client raises an error of another family than otherwise.
+    # If the response names a waiting time, the client raises another class of error.
     server.fails(429, 1, retry_after="3")
     with pytest.raises(Unavailable, match=r"status 429\). Try again later"):
-        await found(index)
+        await found_documents(index)
     await index.close()
     await other.close()
 
 
-def test_a_service_is_shown_without_its_key_and_without_a_password_in_its_address() -> None:
+def test_errors_of_a_service_contain_no_key_or_password() -> None:
     service = QdrantIndex("https://ada:hidden@host:6333/x?y=hidden", "hidden")
     for error in (service.unreachable(), service.refused(400, "hidden"), service.failed("hidden")):
         assert "hidden" not in str(error)
     assert str(service.unreachable()).startswith("Qdrant (host:6333) cannot be reached.")
 
 
-async def test_a_failure_of_our_own_is_not_blamed_on_the_service() -> None:
+async def test_an_error_in_our_code_is_not_reported_as_a_service_failure() -> None:
     with pytest.raises(ZeroDivisionError):
         async with QdrantIndex("http://host")._request(1):
             raise ZeroDivisionError

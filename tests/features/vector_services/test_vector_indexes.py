@@ -45,7 +45,7 @@ def admits(wanted: VectorFilter, one: VectorRecord) -> bool:
     )
 
 
-def by_force(
+def brute_force(
     records: Iterable[VectorRecord], vector: Sequence[float], limit: int, wanted: VectorFilter
 ) -> list[tuple[int, float]]:
     """Filter and compare every record, and keep the best."""
@@ -57,13 +57,13 @@ def by_force(
     return sorted(scores, key=lambda found: -found[1])[:limit]
 
 
-async def agree(
+async def require_brute_force_result(
     index: VectorIndex, records: Iterable[VectorRecord], wanted: VectorFilter = ANY, limit: int = 10
 ) -> list[int]:
     """Search and compare with brute force; return the documents."""
     question = unit(-1)
     found = await index.search("agent-1", "model", question, limit, wanted)
-    expected = by_force(records, question, limit, wanted)
+    expected = brute_force(records, question, limit, wanted)
     assert [document for document, _ in found] == [document for document, _ in expected]
     assert [score for _, score in found] == pytest.approx(
         [score for _, score in expected], abs=1e-4
@@ -71,7 +71,7 @@ async def agree(
     return [document for document, _ in found]
 
 
-async def test_a_space_that_was_never_written_has_nothing_and_can_be_forgotten(
+async def test_an_unwritten_partition_is_empty_and_can_be_dropped(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
 ) -> None:
     await index.upsert("agent-none", "model", [])
@@ -94,7 +94,9 @@ SPACES = [
 ]
 
 
-async def test_spaces_and_models_never_mix_and_one_is_dropped_alone(index: VectorIndex) -> None:
+async def test_partitions_and_models_are_separate_and_dropped_separately(
+    index: VectorIndex,
+) -> None:
     places = [(space, model) for space in SPACES for model in ("model", "provider/model:2")]
     for number, (space, model) in enumerate(places, start=1):
         await index.upsert(space, model, [record(number)])
@@ -105,10 +107,10 @@ async def test_spaces_and_models_never_mix_and_one_is_dropped_alone(index: Vecto
         ]
         assert found == ([] if (space, model) == ("agent-1", "model") else [number])
     await index.upsert("agent-1", "model", [record(77)])
-    assert await agree(index, [record(77)]) == [77]
+    assert await require_brute_force_result(index, [record(77)]) == [77]
 
 
-async def test_a_dropped_space_may_come_back_with_another_dimension(
+async def test_a_dropped_partition_may_return_with_another_dimension(
     kind: Kind, index: VectorIndex
 ) -> None:
     if kind.name == "pinecone":
@@ -121,7 +123,7 @@ async def test_a_dropped_space_may_come_back_with_another_dimension(
     ]
 
 
-async def test_two_servers_may_make_the_same_space_at_the_same_time(
+async def test_several_servers_may_create_one_partition_simultaneously(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
 ) -> None:
     if not kind.server:
@@ -131,20 +133,23 @@ async def test_two_servers_may_make_the_same_space_at_the_same_time(
     await asyncio.gather(
         *(other.upsert("agent-1", "model", [record(number)]) for number, other in writers)
     )
-    assert len(await agree(index, [record(number) for number in range(1, 9)])) == 8
+    assert (
+        len(await require_brute_force_result(index, [record(number) for number in range(1, 9)]))
+        == 8
+    )
     for other in others:
         await other.close()
 
 
-async def test_a_large_write_goes_in_requests_the_service_takes(
+async def test_a_large_write_is_split_into_requests(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
 ) -> None:
     size = 2_501 if kind.server else 501  # a local database accepts any number of records
     records = [record(number) for number in range(1, size + 1)]
     await index.upsert("agent-1", "model", records)
-    await agree(index, records, VectorFilter(start=NOON + size - 101))
+    await require_brute_force_result(index, records, VectorFilter(start=NOON + size - 101))
     await index.remove("agent-1", "model", [one.document for one in records[:-101]])
-    await agree(index, records[-101:], limit=200)
+    await require_brute_force_result(index, records[-101:], limit=200)
     # The service refuses more than a thousand vectors in a request, so there are at least three
     # requests.
     if kind.name == "pinecone":
@@ -152,14 +157,14 @@ async def test_a_large_write_goes_in_requests_the_service_takes(
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/delete") == 3
 
 
-async def test_a_write_of_long_metadata_is_split_by_its_bytes(
+async def test_a_write_of_long_metadata_is_split_by_size(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind.name.startswith("qdrant"):
         monkeypatch.setattr(QdrantIndex, "MOST_BYTES", 2 * 1024 * 1024)
     records = [record(number, tags=(f"{number}-" + "t" * 20_000,)) for number in range(1, 251)]
     await index.upsert("agent-1", "model", records)
-    await agree(index, records, VectorFilter(tags=(records[200].tags[0],)))
+    await require_brute_force_result(index, records, VectorFilter(tags=(records[200].tags[0],)))
     if kind.server:
         sizes = [seen.size for seen in servers[kind.name].seen if seen.size > 100_000]
         assert len(sizes) == (5 if kind.name == "turbopuffer" else 3)
@@ -216,18 +221,18 @@ async def test_filtered_search_agrees_with_brute_force(
     left = {one.document: one for one in kept if one.document not in removed}
     for each in wanted:
         found = await index.search("agent-1", "model", unit(-1), limit, each)
-        expected = by_force(left.values(), unit(-1), limit, each)
+        expected = brute_force(left.values(), unit(-1), limit, each)
         # Vectors of one seed are equally near, so scores are compared, and each document with its
         # score.
         assert [score for _, score in found] == pytest.approx(
             [score for _, score in expected], abs=1e-4
         )
-        own = dict(by_force(left.values(), unit(-1), len(left), each))
+        own = dict(brute_force(left.values(), unit(-1), len(left), each))
         assert all(own[document] == pytest.approx(score, abs=1e-4) for document, score in found)
         assert len({document for document, _ in found}) == len(found)
 
 
-async def test_names_of_namespaces_are_safe_short_and_of_one_place_each() -> None:
+async def test_namespace_names_are_safe_short_and_unique() -> None:
     places = [
         (prefix, space, model)
         for prefix in ("a", "a-b", "")

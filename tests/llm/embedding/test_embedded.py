@@ -51,11 +51,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def likeness(one: Sequence[float], other: Sequence[float]) -> float:
+def dot_product(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-async def test_texts_about_the_same_lie_closer_than_others(model: EmbeddedModel) -> None:
+async def test_related_texts_are_more_similar_than_unrelated_ones(model: EmbeddedModel) -> None:
     question, near, far = await model.embed(
         [
             "Which animal does she keep?",
@@ -63,10 +63,10 @@ async def test_texts_about_the_same_lie_closer_than_others(model: EmbeddedModel)
             "The train to Rome leaves at nine.",
         ]
     )
-    assert likeness(question, near) > likeness(question, far) + 0.1
+    assert dot_product(question, near) > dot_product(question, far) + 0.1
 
 
-async def test_a_vector_has_length_one_and_the_dimensions_that_are_told(
+async def test_a_vector_has_length_one_and_the_announced_dimensions(
     model: EmbeddedModel,
 ) -> None:
     texts = [
@@ -86,20 +86,20 @@ async def test_a_vector_has_length_one_and_the_dimensions_that_are_told(
     )
 
 
-async def test_a_text_without_words_gives_zeros_and_no_nan(model: EmbeddedModel) -> None:
+async def test_a_text_without_words_gives_zeros(model: EmbeddedModel) -> None:
     empty, word = await model.embed(["", "word"])
     assert empty == [0.0] * len(word)
     assert await model.embed([]) == []
 
 
-async def test_a_text_has_the_same_vector_alone_and_among_many(model: EmbeddedModel) -> None:
+async def test_a_text_has_the_same_vector_alone_and_in_a_batch(model: EmbeddedModel) -> None:
     texts = [f"sentence {number} of a long list" for number in range(300)]
     together = await model.embed(texts)
     assert together[7] == (await model.embed([texts[7]]))[0]
     assert together[299] == (await model.embed([texts[299]], purpose="query"))[0]
 
 
-async def test_many_callers_load_it_once_off_the_loop_and_a_question_waits_for_no_thread(
+async def test_concurrent_callers_load_the_model_once_and_short_texts_need_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads: list[threading.Thread] = []
@@ -120,7 +120,7 @@ async def test_many_callers_load_it_once_off_the_loop_and_a_question_waits_for_n
     assert await model.embed(["tea"]) == vectors[0]
 
 
-async def test_many_texts_are_worked_off_in_another_thread(
+async def test_many_texts_are_embedded_in_another_thread(
     model: EmbeddedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[threading.Thread] = set()
@@ -160,7 +160,7 @@ async def test_the_tokenizer_caches_few_texts(monkeypatch: pytest.MonkeyPatch) -
     assert embedded.CACHED_TEXTS <= 100
 
 
-async def test_only_the_beginning_of_an_endless_text_counts(model: EmbeddedModel) -> None:
+async def test_a_very_long_text_is_cut_to_its_beginning(model: EmbeddedModel) -> None:
     start = "tea " * (embedded.MOST_CHARACTERS // 4)
     whole, cut = await model.embed([start + "coffee " * 1_000_000, start])
     assert whole == cut
@@ -180,7 +180,7 @@ async def test_a_file_that_was_changed_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty"])
-async def test_a_file_that_is_not_there_is_named_and_its_return_is_noticed(
+async def test_a_missing_or_empty_file_is_named_and_used_once_it_is_restored(
     folder: Path, damage: str
 ) -> None:
     path = folder / TOKENIZER[0]
@@ -195,7 +195,9 @@ async def test_a_file_that_is_not_there_is_named_and_its_return_is_noticed(
     assert len((await model.embed(["tea"]))[0]) == 256
 
 
-async def test_without_a_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_its_packages_the_model_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "tokenizers", None)
         with pytest.raises(
@@ -210,7 +212,7 @@ async def test_without_a_package_it_says_what_to_install(monkeypatch: pytest.Mon
         await EmbeddedModel().embed(["tea"])
 
 
-def test_it_works_with_the_network_off_and_imports_no_more_than_it_needs() -> None:
+def test_the_model_works_without_network_and_imports_only_what_it_needs() -> None:
     code = (
         "import asyncio, socket, sys\ndef refuse(*_): raise AssertionError('no network')\n"
         "socket.socket.connect = socket.getaddrinfo = refuse\nfrom ricordo.llm.embedding.embedded "
@@ -233,36 +235,38 @@ VECTORS = np.array([[1, 0, 0], [0, 2, 0], [0, 0, 0], [-1, 0, 0]], np.float16)
 
 
 @pytest.mark.parametrize("tokens", [[], [2], [0, 3]])
-def test_what_points_nowhere_gives_zeros(tokens: list[int]) -> None:
+def test_tokens_that_cancel_out_give_zeros(tokens: list[int]) -> None:
     vector = pooled(VECTORS, tokens)
     assert vector.tolist() == [0.0, 0.0, 0.0]
     assert vector.dtype == np.float32
 
 
-def test_a_long_text_loses_no_precision() -> None:
+def test_pooling_a_long_text_loses_no_precision() -> None:
     # In float16 this sum would stop growing at 2,048.
     assert pooled(VECTORS, [0] * 5_000 + [1] * 5_000) == pytest.approx(
         [1 / math.sqrt(5), 2 / math.sqrt(5), 0]
     )
 
 
-async def test_a_word_is_given_words_near_in_meaning_nearest_first(model: EmbeddedModel) -> None:
+async def test_related_words_are_near_in_meaning_and_few(model: EmbeddedModel) -> None:
     related = await model.related("which job do they have")
     assert {"jobs", "work", "career"} & set(related["job"])
     assert len(related["job"]) <= 12
 
 
-async def test_names_numbers_and_other_scripts_are_given_none(model: EmbeddedModel) -> None:
+async def test_names_numbers_and_other_scripts_have_no_related_words(model: EmbeddedModel) -> None:
     assert await model.related("Caroline NATO 2023 Haus Ελλάδα 名前 été foo_bar") == {}
     assert await model.related("") == {}
 
 
-async def test_a_very_long_question_is_read_at_its_beginning(model: EmbeddedModel) -> None:
+async def test_only_the_beginning_of_a_very_long_query_gets_related_words(
+    model: EmbeddedModel,
+) -> None:
     related = await model.related("job " * 100_000 + "career")
     assert set(related) <= {"job"}
 
 
-def test_the_first_look_at_signs_loses_no_word_that_is_near() -> None:
+def test_the_fast_search_for_related_words_finds_the_exact_nearest_words() -> None:
     tokenizer, table = embedded._load(None)
     words = sorted(
         token[1:]

@@ -46,7 +46,7 @@ def values(*vectors: Any) -> Answer:
     return Answer({"embeddings": [{"values": vector} for vector in vectors]})
 
 
-async def test_without_the_sdk_it_says_what_to_install(
+async def test_without_the_sdk_the_embedder_says_what_to_install(
     embedder: RemoteEmbedder, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "google.genai", None)
@@ -56,7 +56,7 @@ async def test_without_the_sdk_it_says_what_to_install(
 
 
 @needs_sdk
-async def test_google_is_told_the_texts_and_their_purpose(
+async def test_google_receives_the_texts_and_their_purpose(
     embedder: RemoteEmbedder, server: ModelServer
 ) -> None:
     server.push(values([3, 4], [1, 0]), values([0, 2]))
@@ -73,7 +73,7 @@ async def test_google_is_told_the_texts_and_their_purpose(
 
 
 @needs_sdk
-async def test_googles_refusals_are_errors_in_our_words(
+async def test_googles_errors_become_model_errors(
     embedder: RemoteEmbedder, server: ModelServer, waits: Waits
 ) -> None:
     busy = {"error": {"code": 429, "message": "Resource exhausted", "status": "RESOURCE_EXHAUSTED"}}

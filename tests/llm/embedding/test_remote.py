@@ -32,7 +32,7 @@ from tests.support.model_server import Answer, ModelServer, Seen, embeddings, ve
 INFO = EmbeddingInfo("p/m", "p", "m", "openai")
 
 
-def mark(text: str) -> list[float]:
+def vector_for(text: str) -> list[float]:
     return [float(ord(sign)) for sign in text[:6].ljust(6)]
 
 
@@ -66,7 +66,7 @@ class Tempered:
         ):
             raise ModelError("context_window_exceeded", "too long")
         self.taken.append(texts)
-        return [mark(text) for text in texts]
+        return [vector_for(text) for text in texts]
 
 
 TEXT = st.one_of(
@@ -85,13 +85,14 @@ TEXT = st.one_of(
     text=st.integers(70, 3_000),
     fails=st.lists(st.booleans(), max_size=4),
 )
-async def test_every_text_gets_its_own_vector_whatever_the_provider_takes(
+async def test_every_text_gets_its_own_vector_whatever_the_providers_limits(
     texts: list[str], most_texts: int, most_tokens: int, text: int, fails: list[bool]
 ) -> None:
     provider = Tempered(most_texts, most_tokens, text, fails)
     found = await RemoteEmbedder(INFO, Waits().policy(5), provider).embed(texts)
     expected = [
-        unit(mark(one.replace("\ud800", "?")), "p") if one.strip() else [0.0] * 6 for one in texts
+        unit(vector_for(one.replace("\ud800", "?")), "p") if one.strip() else [0.0] * 6
+        for one in texts
     ]
     assert found == expected
     assert all(one.strip() for sent, _ in provider.requests for one in sent)
@@ -108,21 +109,21 @@ async def test_requests_are_bounded_by_texts_and_by_tokens() -> None:
     assert max(sums) == BATCH_TOKENS == 8 * MOST_TOKENS
 
 
-async def test_a_failure_in_the_middle_is_an_error_and_gives_no_half_of_the_vectors() -> None:
+async def test_a_failure_in_a_later_batch_is_an_error_without_partial_vectors() -> None:
     provider = Tempered(fails=[True] * 4 + [False])
     with pytest.raises(ModelError, match="hiccup"):
         await RemoteEmbedder(INFO, Waits().policy(3), provider).embed(["tea"] * (BATCH_TEXTS + 1))
     assert len(provider.requests) == 5
 
 
-async def test_a_question_is_given_up_in_time_and_the_next_ones_at_once_for_a_while() -> None:
+async def test_a_query_times_out_and_the_next_ones_fail_at_once_for_a_while() -> None:
     asked, seconds = list[str](), [100.0]
 
     async def ask(texts: list[str], purpose: EmbeddingPurpose) -> Sequence[Any]:
         asked.append(purpose)
         if purpose == "query" and len(asked) == 1:
             await asyncio.sleep(60)
-        return [mark(text) for text in texts]
+        return [vector_for(text) for text in texts]
 
     embedder = RemoteEmbedder(
         INFO, Waits().policy(), ask, query_seconds=0.02, now=lambda: seconds[0]
@@ -135,12 +136,12 @@ async def test_a_question_is_given_up_in_time_and_the_next_ones_at_once_for_a_wh
         await embedder.embed(["tea"], purpose="query")
     assert asked == ["query"]
     # The cancelled caller's batch still continues.
-    assert await embedder.embed(["tea"]) == [unit(mark("tea"), "p")]
+    assert await embedder.embed(["tea"]) == [unit(vector_for("tea"), "p")]
     seconds[0] += 2
-    assert await embedder.embed(["tea"], purpose="query") == [unit(mark("tea"), "p")]
+    assert await embedder.embed(["tea"], purpose="query") == [unit(vector_for("tea"), "p")]
 
 
-async def test_a_question_is_tried_again_once_only() -> None:
+async def test_a_query_is_retried_only_once() -> None:
     provider, waits = Tempered(fails=[True] * 9), Waits()
     with pytest.raises(ModelError, match="hiccup"):
         await RemoteEmbedder(INFO, waits.policy(3), provider).embed(["tea"], purpose="query")
@@ -149,7 +150,7 @@ async def test_a_question_is_tried_again_once_only() -> None:
     assert await RemoteEmbedder(INFO, waits.policy(3), provider).embed(["tea"], purpose="query")
 
 
-async def test_what_tasks_inside_embed_is_counted_by_model() -> None:
+async def test_tokens_embedded_in_several_tasks_are_counted_by_model() -> None:
     async def embed(handle: str, tokens: int) -> None:
         await asyncio.sleep(0)
         count(handle, tokens)
@@ -160,7 +161,7 @@ async def test_what_tasks_inside_embed_is_counted_by_model() -> None:
     assert tokens == {"a/1": 12, "b/1": 1}
 
 
-def test_a_vector_is_brought_to_length_one() -> None:
+def test_a_vector_is_scaled_to_length_one() -> None:
     assert unit([3.0, 4.0], "p") == [0.6, 0.8]
     assert unit([3, 4], "p") == [0.6, 0.8]
     assert math.hypot(*unit([1e300, 1e300, -1e-300], "p")) == pytest.approx(1)
@@ -173,7 +174,7 @@ NO_VECTORS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def test_what_is_no_vector_is_a_clear_error() -> None:
+def test_an_invalid_vector_is_a_clear_error() -> None:
     for words, vectors in NO_VECTORS.items():
         for vector in vectors:
             with pytest.raises(ModelError, match=f"ollama (gave|sent) .*{words}") as caught:
@@ -183,10 +184,10 @@ def test_what_is_no_vector_is_a_clear_error() -> None:
 
 @pytest.fixture
 def embedder(server: ModelServer, waits: Waits, connections: Connections) -> RemoteEmbedder:
-    return made(server, waits, connections)
+    return new_embedder(server, waits, connections)
 
 
-def made(
+def new_embedder(
     server: ModelServer, waits: Waits, connections: Connections, name: str = "scripted-1"
 ) -> RemoteEmbedder:
     info = EmbeddingInfo(f"openai/{name}", "openai", name, "openai", endpoint=server.url)
@@ -195,7 +196,7 @@ def made(
     )
 
 
-async def test_the_server_sees_exactly_this_request(
+async def test_the_server_receives_exactly_this_request(
     embedder: RemoteEmbedder, server: ModelServer
 ) -> None:
     await embedder.embed(["Hello", "Ciao è"])
@@ -209,7 +210,7 @@ async def test_the_server_sees_exactly_this_request(
     )
 
 
-async def test_a_deployment_of_azure_is_asked_at_its_own_address(
+async def test_an_azure_deployment_is_called_at_its_own_address(
     server: ModelServer, waits: Waits, connections: Connections
 ) -> None:
     info = EmbeddingInfo("azure/mine", "azure", "mine", "azure", endpoint=server.root)
@@ -221,17 +222,17 @@ async def test_a_deployment_of_azure_is_asked_at_its_own_address(
     assert seen.headers["api-key"] == "k"
 
 
-async def test_vectors_come_in_the_order_of_the_texts(
+async def test_vectors_are_returned_in_the_order_of_the_texts(
     embedder: RemoteEmbedder, server: ModelServer
 ) -> None:
     server.push(embeddings([1, 0], [0, 1], [0.6, 0.8], order=[2, 0, 1]))
     assert await embedder.embed(["a", "b", "c"]) == [[1, 0], [0, 1], [0.6, 0.8]]
 
 
-async def test_the_purpose_reaches_the_models_that_want_to_be_told(
+async def test_the_purpose_is_added_as_a_prefix_for_models_that_need_it(
     server: ModelServer, waits: Waits, connections: Connections
 ) -> None:
-    embedder = made(server, waits, connections, "nomic-embed-text")
+    embedder = new_embedder(server, waits, connections, "nomic-embed-text")
     await embedder.embed(["tea"])
     await embedder.embed(["tea"], purpose="query")
     assert [seen.body["input"] for seen in server.requests] == [
@@ -284,7 +285,7 @@ async def test_the_purpose_reaches_the_models_that_want_to_be_told(
         ),
     ],
 )
-async def test_a_bad_answer_is_a_clear_error(
+async def test_an_invalid_response_is_a_clear_error(
     embedder: RemoteEmbedder, server: ModelServer, answer: Answer, kind: str, words: str
 ) -> None:
     server.push(*[answer] * 4)
@@ -294,9 +295,9 @@ async def test_a_bad_answer_is_a_clear_error(
     assert "key-1" not in str(caught.value)
 
 
-async def test_a_server_that_is_gone_is_an_error(waits: Waits, connections: Connections) -> None:
+async def test_an_unreachable_server_is_an_error(waits: Waits, connections: Connections) -> None:
     async with ModelServer() as gone:
-        embedder = made(gone, waits, connections)
+        embedder = new_embedder(gone, waits, connections)
     with pytest.raises(ModelError, match="openai cannot be reached"):
         await embedder.embed(["a"])
 
@@ -330,19 +331,19 @@ TOO_LONG = [
 
 
 @pytest.mark.parametrize(("status", "words"), TOO_LONG)
-async def test_a_text_that_is_too_long_is_halved_until_it_fits(
+async def test_a_too_long_text_is_halved_until_it_fits(
     waits: Waits, connections: Connections, status: int, words: str
 ) -> None:
     refusal = Answer({"error": {"message": words}}, status)
     async with ModelServer(refusing_over(2_000, refusal)) as server:
-        embedder = made(server, waits, connections)
+        embedder = new_embedder(server, waits, connections)
         long = "Tea is nice. " * 500
         assert await embedder.embed([long]) == [unit(vector_of(long[:1624]), "p")]
         assert [len(seen.body["input"][0]) for seen in server.requests] == [6_500, 3_248, 1_624]
         assert waits == []
 
 
-async def test_a_model_that_changes_its_dimensions_is_found_out(
+async def test_a_model_that_changes_its_dimensions_is_reported(
     embedder: RemoteEmbedder, server: ModelServer
 ) -> None:
     await embedder.embed(["a"])
@@ -366,7 +367,7 @@ FAMILIES = {
 }
 
 
-def test_each_family_gets_the_words_it_was_trained_with() -> None:
+def test_each_model_family_gets_the_prefixes_it_was_trained_with() -> None:
     for name, (document, query) in FAMILIES.items():
         found = opening(name, "query")
         assert opening(name, "document") == document, name

@@ -41,7 +41,7 @@ _MINIMAX = (
 )
 
 
-def _said(name: str, text: str) -> tuple[Case, Case]:
+def _call_as_text(name: str, text: str) -> tuple[Case, Case]:
     """Return a call written as text, whole and streamed in pieces of three letters."""
     pieces = [delta({"content": part.decode()}) for part in _letters(text)]
     return (
@@ -54,8 +54,8 @@ def _letters(text: str) -> list[bytes]:
     return [text[at : at + 3].encode() for at in range(0, len(text), 3)]
 
 
-# ollama: openai/openai.go (ToolCall, ChunkChoice, Usage), server/routes.go; ids as `call_` and
-# eight signs
+# ollama: openai/openai.go (ToolCall, ChunkChoice, Usage), server/routes.go; ids are `call_` and
+# eight characters
 OLLAMA = of(
     "ollama",
     case(
@@ -88,11 +88,13 @@ OLLAMA = of(
         body({"content": "", "tool_calls": [call("get_weather", ROME, "call_a1b2c3d4")]}, "stop"),
         WEATHER_IN_ROME,
     ),
-    *_said(
+    *_call_as_text(
         "a call as fenced JSON",
         '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```',
     ),
-    *_said("a call as bare JSON", '{"name": "get_weather", "parameters": {"city": "Rome"}}'),
+    *_call_as_text(
+        "a call as bare JSON", '{"name": "get_weather", "parameters": {"city": "Rome"}}'
+    ),
     case(
         "an error in the middle of a stream, and then an answer",
         events(
@@ -122,8 +124,8 @@ LMSTUDIO = of(
         ),
         WEATHER_IN_ROME,
     ),
-    *_said("a call between tags", _XML),
-    *_said("a call in gpt-oss' channels", _HARMONY),
+    *_call_as_text("a call between tags", _XML),
+    *_call_as_text("a call in gpt-oss' channels", _HARMONY),
     case(
         "a thought in tags, streamed",
         events(
@@ -186,12 +188,12 @@ VLLM = of(
         body({"role": "assistant", "content": "Ciao!", "tool_calls": []}, "tool_calls"),
         TEXT,
     ),
-    *_said("a call its parser left between tags", _XML),
-    *_said("a call as Qwen's coders write it", _QWEN_CODER),
-    *_said("a call as GLM writes it", _GLM),
-    *_said("a call as Kimi writes it", _KIMI),
-    *_said("a call as MiniMax writes it", _MINIMAX),
-    *_said("a call as Llama writes it", '[get_weather(city="Rome")]'),
+    *_call_as_text("a call its parser left between tags", _XML),
+    *_call_as_text("a call as Qwen's coders write it", _QWEN_CODER),
+    *_call_as_text("a call as GLM writes it", _GLM),
+    *_call_as_text("a call as Kimi writes it", _KIMI),
+    *_call_as_text("a call as MiniMax writes it", _MINIMAX),
+    *_call_as_text("a call as Llama writes it", '[get_weather(city="Rome")]'),
     case(
         "pieces without an index, the name in each of them",
         events(

@@ -74,7 +74,7 @@ def ollama(seen: Seen) -> Answer:
 
 
 @pytest.mark.usefixtures("strangers")
-async def test_a_start_a_list_and_a_turn_with_a_local_model_call_nobody_else(
+async def test_a_start_a_model_list_and_a_local_turn_call_no_other_host(
     tmp_path: Path,
 ) -> None:
     async with ModelServer(ollama) as local:
@@ -102,7 +102,7 @@ async def test_a_start_a_list_and_a_turn_with_a_local_model_call_nobody_else(
         assert any(seen.path == "/v1/chat/completions" for seen in local.requests)
 
 
-def test_the_guard_of_this_test_does_shut_the_network(strangers: list[str]) -> None:
+def test_the_network_guard_of_this_test_works(strangers: list[str]) -> None:
     with pytest.raises(OSError, match="shut"):
         socket.create_connection(("198.51.100.7", 443), timeout=0.1)
     with socket.socket() as own, pytest.raises(OSError, match="shut"):

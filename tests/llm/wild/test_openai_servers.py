@@ -63,7 +63,7 @@ def model_at(
 
 
 @pytest.mark.parametrize("table", [HOSTED, LOCAL], ids=["hosted", "local"])
-async def test_what_a_server_answers_is_understood(
+async def test_every_collected_answer_is_understood(
     table: Iterable[Case], server: ModelServer, connections: Connections
 ) -> None:
     for case in table:
@@ -106,7 +106,7 @@ async def replayed(
 
 
 @pytest.mark.parametrize("case", [each for each in OPENROUTER if "proof" in each.name], ids=str)
-async def test_openrouters_details_go_back_as_they_came(
+async def test_openrouters_reasoning_details_are_sent_back_unchanged(
     case: Case, server: ModelServer, connections: Connections
 ) -> None:
     reply, row = await replayed(case, server, connections)
@@ -120,7 +120,7 @@ async def test_openrouters_details_go_back_as_they_came(
     assert thought.provider == "openrouter"
 
 
-async def test_mistrals_thoughts_go_back_as_pieces(
+async def test_mistrals_reasoning_is_sent_back_as_thinking_pieces(
     server: ModelServer, connections: Connections
 ) -> None:
     thought = ReasoningPart("Greet.", provider="mistral")
@@ -139,7 +139,7 @@ async def test_mistrals_thoughts_go_back_as_pieces(
     ]
 
 
-async def test_deepseek_gets_its_thoughts_back_beside_calls_only(
+async def test_deepseek_gets_its_reasoning_back_only_with_calls(
     server: ModelServer, connections: Connections
 ) -> None:
     thought = ReasoningPart("Look.", provider="deepseek")
@@ -160,7 +160,7 @@ async def test_deepseek_gets_its_thoughts_back_beside_calls_only(
     assert [row.get("reasoning_content") for row in rows] == ["Look.", "", None]
 
 
-async def test_thoughts_of_another_provider_stay_at_home(
+async def test_reasoning_of_another_provider_is_not_sent(
     server: ModelServer, connections: Connections
 ) -> None:
     thought = ReasoningPart("Secret.", signature="sig", provider="anthropic")
@@ -199,7 +199,7 @@ THINKS = [
 _FIELDS = {"reasoning_effort", "reasoning", "thinking", "prompt_mode", "chat_template_kwargs"}
 
 
-async def test_effort_is_asked_for_in_each_servers_words(
+async def test_the_reasoning_effort_is_sent_in_each_servers_field(
     server: ModelServer, connections: Connections
 ) -> None:
     for kind, name, effort, sent in THINKS:
@@ -208,7 +208,7 @@ async def test_effort_is_asked_for_in_each_servers_words(
         assert {key: value for key, value in seen.items() if key in _FIELDS} == sent, (kind, name)
 
 
-async def test_a_budget_of_thoughts_goes_where_there_is_a_field_for_it(
+async def test_a_reasoning_budget_is_sent_only_where_there_is_a_field_for_it(
     server: ModelServer, connections: Connections
 ) -> None:
     settings = ModelSettings(max_reasoning_tokens=2_000)
@@ -219,7 +219,7 @@ async def test_a_budget_of_thoughts_goes_where_there_is_a_field_for_it(
     )
 
 
-async def test_openais_models_that_think_get_nothing_they_refuse(
+async def test_openais_reasoning_models_get_no_setting_they_refuse(
     server: ModelServer, connections: Connections
 ) -> None:
     settings = ModelSettings(
@@ -240,7 +240,7 @@ async def test_openais_models_that_think_get_nothing_they_refuse(
     assert "verbosity" not in seen
 
 
-async def test_tools_are_strict_where_that_is_wanted_and_possible(
+async def test_tools_are_strict_if_requested_and_supported(
     server: ModelServer, connections: Connections
 ) -> None:
     settings = ModelSettings(extra={"strict": True})
@@ -256,7 +256,7 @@ async def test_tools_are_strict_where_that_is_wanted_and_possible(
     assert "strict" not in seen["tools"][0]["function"]
 
 
-async def test_deepseek_is_forced_without_thoughts_or_left_to_choose(
+async def test_deepseek_is_forced_without_thinking_or_left_to_choose(
     server: ModelServer, connections: Connections
 ) -> None:
     forced: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required"}
@@ -273,7 +273,7 @@ async def test_deepseek_is_forced_without_thoughts_or_left_to_choose(
     assert "thinking" not in seen
 
 
-async def test_mistral_sees_short_ids_and_no_user_right_after_a_tool(
+async def test_mistral_gets_short_ids_and_no_user_message_right_after_a_tool(
     server: ModelServer, connections: Connections
 ) -> None:
     messages = ("Hi", said("assistant", weather_call()), said("tool", weather_return()), "And now?")
@@ -287,7 +287,7 @@ async def test_mistral_sees_short_ids_and_no_user_right_after_a_tool(
     assert len(rows[1]["tool_call_id"]) == 9
 
 
-async def test_azure_is_called_by_deployment_and_with_its_own_key(
+async def test_azure_is_called_by_deployment_with_its_api_key_header(
     server: ModelServer, connections: Connections
 ) -> None:
     info = ModelInfo("azure/my gpt", "azure", "my gpt", "azure", endpoint=server.root)
@@ -301,7 +301,7 @@ async def test_azure_is_called_by_deployment_and_with_its_own_key(
     assert "authorization" not in seen.headers
 
 
-async def test_a_broken_call_is_told_to_the_model_once_and_then_left_to_the_tool(
+async def test_broken_calls_are_returned_to_the_model_once_and_then_accepted(
     server: ModelServer, connections: Connections
 ) -> None:
     bad = [call("get_weather", '{"city": Rome'), call("get_weather", "[1]", "call_2")]
@@ -324,7 +324,7 @@ async def test_a_broken_call_is_told_to_the_model_once_and_then_left_to_the_tool
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_call_that_is_cut_off_twice_fails_and_says_what_to_do(
+async def test_a_call_cut_off_twice_is_an_error_that_says_what_to_do(
     streams: bool, server: ModelServer, connections: Connections
 ) -> None:
     half = '{"city": "' + "Ro" * 2_000
@@ -343,7 +343,7 @@ async def test_a_call_that_is_cut_off_twice_fails_and_says_what_to_do(
     assert len(server.requests[1].raw) < 3_000
 
 
-async def test_a_model_that_must_call_is_told_so_once(
+async def test_a_model_that_must_call_a_tool_is_reminded_once(
     server: ModelServer, connections: Connections
 ) -> None:
     server.push(
@@ -360,7 +360,7 @@ async def test_a_model_that_must_call_is_told_so_once(
     assert meaning_of(reply) == (("text", "No!"),)
 
 
-async def test_thoughts_that_xai_counts_beside_the_answer_are_counted_in(
+async def test_reasoning_tokens_that_xai_reports_separately_are_added(
     server: ModelServer, connections: Connections
 ) -> None:
     case = next(each for each in HOSTED if each.server == "xai" and not each.streams)
@@ -373,7 +373,7 @@ async def test_thoughts_that_xai_counts_beside_the_answer_are_counted_in(
     ) == (32, 30, 42)
 
 
-async def test_every_server_is_met_with_a_text_a_call_a_stream_and_something_broken() -> None:
+async def test_every_server_has_streamed_and_whole_answers_in_the_collection() -> None:
     by_server: dict[str, list[Case]] = {}
     for case in (*HOSTED, *LOCAL):
         by_server.setdefault(case.server, []).append(case)

@@ -2,8 +2,8 @@
 
 Shapes follow anthropic 2.12.0: `types/beta/beta_message.py`,
 `types/beta/beta_raw_message_stream_event.py`, `types/beta/beta_stop_reason.py`, and the streams in
-its public tests, `tests/lib/streaming/fixtures`. What is refused is told by Anthropic's pages on
-errors, on tool use, and on extended thinking.
+its public tests, `tests/lib/streaming/fixtures`. Refusals follow Anthropic's pages on errors, on
+tool use, and on extended thinking.
 """
 
 import json
@@ -128,7 +128,7 @@ def _thinking_problems(body: dict[str, Any]) -> list[str]:
 # Requests.
 
 
-async def test_thoughts_are_replayed_unchanged_over_many_steps(
+async def test_thoughts_are_sent_back_unchanged_over_many_steps(
     model: ChatModel, server: ModelServer
 ) -> None:
     first = said("assistant", THOUGHT, HIDDEN, "I look.", weather_call("toolu_a"))
@@ -154,7 +154,7 @@ async def test_thoughts_are_replayed_unchanged_over_many_steps(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_came_is_what_goes_back(
+async def test_an_answers_blocks_are_sent_back_unchanged(
     model: ChatModel, server: ModelServer, stream: bool
 ) -> None:
     blocks: list[dict[str, Any]] = [THINKING, REDACTED, TEXT, CALL, CALL_B]
@@ -174,7 +174,7 @@ async def test_what_came_is_what_goes_back(
 
 
 @pytest.mark.parametrize("provider", ["openai", "google_ai", "mine", None])
-async def test_a_foreign_thought_is_left_out(
+async def test_reasoning_of_another_provider_is_left_out(
     model: ChatModel, server: ModelServer, provider: str | None
 ) -> None:
     foreign = (
@@ -185,7 +185,7 @@ async def test_a_foreign_thought_is_left_out(
     assert server.requests[0].body["messages"][1]["content"] == [{"type": "text", "text": "B"}]
 
 
-async def test_after_a_call_without_a_thought_of_its_own_claude_is_not_made_to_think(
+async def test_claude_is_not_asked_to_think_after_a_call_without_its_own_thought(
     model: ChatModel, server: ModelServer
 ) -> None:
     settings = ModelSettings(max_reasoning_tokens=2_000)
@@ -214,7 +214,7 @@ async def test_after_a_call_without_a_thought_of_its_own_claude_is_not_made_to_t
 
 
 @pytest.mark.parametrize("forced", [{"tool_choice": "required"}, {"forced_tool": "get_weather"}])
-async def test_a_model_that_cannot_be_made_to_call_is_asked(
+async def test_a_model_that_cannot_be_forced_to_call_a_tool_may_choose(
     server: ModelServer, connections: Connections, waits: Waits, forced: dict[str, Any]
 ) -> None:
     model = claude_at(server, connections, waits, BINDING)
@@ -234,7 +234,7 @@ async def test_a_model_that_cannot_be_made_to_call_is_asked(
         ModelSettings(max_reasoning_tokens=5_000),
     ],
 )
-async def test_a_thought_bound_to_memory_that_changed_is_dropped_by_claude_not_refused(
+async def test_claude_is_told_to_drop_thoughts_bound_to_a_changed_prompt(
     server: ModelServer, connections: Connections, waits: Waits, settings: ModelSettings
 ) -> None:
     model = claude_at(server, connections, waits, BINDING)
@@ -245,7 +245,7 @@ async def test_a_thought_bound_to_memory_that_changed_is_dropped_by_claude_not_r
     assert "thinking-binding-controls" in seen.headers["anthropic-beta"]
 
 
-async def test_thinking_can_be_switched_off_for_a_model_that_thinks_by_itself(
+async def test_thinking_can_be_switched_off_for_a_model_that_thinks_by_default(
     server: ModelServer, connections: Connections, waits: Waits
 ) -> None:
     model = claude_at(server, connections, waits, "claude-sonnet-5")
@@ -253,7 +253,7 @@ async def test_thinking_can_be_switched_off_for_a_model_that_thinks_by_itself(
     assert server.requests[0].body["thinking"] == {"type": "disabled"}
 
 
-async def test_a_long_answer_can_be_asked_for_as_a_whole(
+async def test_a_long_answer_can_be_requested_without_streaming(
     model: ChatModel, server: ModelServer
 ) -> None:
     # Without our time-out the client refuses requests that may take longer than ten minutes.
@@ -265,7 +265,7 @@ async def test_a_long_answer_can_be_asked_for_as_a_whole(
 @pytest.mark.parametrize(
     "settings", [ModelSettings(), ModelSettings(max_reasoning_tokens=2_000)], ids=["", "thinks"]
 )
-async def test_every_history_becomes_a_request_that_is_taken(
+async def test_every_history_becomes_a_valid_request(
     model: ChatModel,
     server: ModelServer,
     history: tuple[Message | str, ...],
@@ -275,7 +275,7 @@ async def test_every_history_becomes_a_request_that_is_taken(
     assert problems(server.requests[0].body) == []
 
 
-async def test_results_stay_with_their_calls_where_ids_repeat(
+async def test_results_stay_with_their_calls_when_ids_repeat(
     model: ChatModel, server: ModelServer
 ) -> None:
     await whole_reply(model, ask(*HISTORIES["one id again and again"], tools=[WEATHER]))
@@ -285,7 +285,7 @@ async def test_results_stay_with_their_calls_where_ids_repeat(
     assert [each["content"][0]["content"][0]["text"] for each in (rain, sun)] == ["rain", "sun"]
 
 
-async def test_a_request_is_the_same_bytes_each_time_so_that_its_cache_is_hit(
+async def test_a_longer_request_begins_with_the_same_bytes_for_the_cache(
     model: ChatModel, server: ModelServer
 ) -> None:
     history = HISTORIES["ids that others give"]
@@ -309,7 +309,7 @@ async def test_a_request_is_the_same_bytes_each_time_so_that_its_cache_is_hit(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_refusal_without_a_word_is_told_as_one(
+async def test_a_refusal_without_text_has_the_content_filter_finish(
     model: ChatModel, server: ModelServer, stream: bool
 ) -> None:
     server.push((claude_stream if stream else claude)(stop="refusal"))
@@ -317,9 +317,7 @@ async def test_a_refusal_without_a_word_is_told_as_one(
     assert (reply.parts, reply.finish) == ((), "content_filter")
 
 
-async def test_pings_and_kinds_nobody_knows_do_no_harm(
-    model: ChatModel, server: ModelServer
-) -> None:
+async def test_pings_and_unknown_events_are_ignored(model: ChatModel, server: ModelServer) -> None:
     stream = claude_stream(THINKING, TEXT)
     pieces = stream.pieces or ()
     strange = event({"type": "weather_report", "sky": "blue"}, "weather_report")
@@ -331,7 +329,7 @@ async def test_pings_and_kinds_nobody_knows_do_no_harm(
     assert Restarted() not in chunks
 
 
-async def test_a_call_cut_by_the_limit_is_told_and_made_again(
+async def test_a_call_cut_by_the_length_limit_is_reported_to_the_model_and_repeated(
     model: ChatModel, server: ModelServer
 ) -> None:
     stream = claude_stream(CALL, stop="max_tokens")
@@ -351,7 +349,7 @@ async def test_a_call_cut_by_the_limit_is_told_and_made_again(
 
 
 @pytest.mark.parametrize("kept", range(1, 6))
-async def test_a_stream_cut_anywhere_is_made_again(
+async def test_a_stream_cut_anywhere_is_restarted(
     model: ChatModel, server: ModelServer, waits: Waits, kept: int
 ) -> None:
     whole = claude_stream(THINKING)
@@ -380,7 +378,7 @@ async def test_a_stream_cut_anywhere_is_made_again(
         ("authentication_error", "invalid x-api-key", "llm_authentication", 1),
     ],
 )
-async def test_an_error_in_the_stream_means_what_it_means_before_it(
+async def test_an_error_in_the_stream_is_handled_like_one_before_it(
     model: ChatModel, server: ModelServer, kind: str, words: str, expected: str, tries: int
 ) -> None:
     fault = event({"type": "error", "error": {"type": kind, "message": words}}, "error")

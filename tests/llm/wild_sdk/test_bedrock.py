@@ -1,8 +1,8 @@
 """Bedrock's converse and converse-stream, asked with AWS's real client at a server on loopback.
 
 Shapes follow botocore's model of the service
-(`botocore/data/bedrock-runtime/2023-09-30/service-2.json`), frames AWS's documented encoding of
-event streams (`botocore/eventstream.py` reads them), answers those in pydantic-ai's public tests
+(`botocore/data/bedrock-runtime/2023-09-30/service-2.json`). Frames follow AWS's documented encoding
+of event streams, which `botocore/eventstream.py` reads. Answers follow pydantic-ai's public tests
 (`tests/models/test_bedrock.py`).
 """
 
@@ -80,12 +80,12 @@ def frame(headers: dict[str, str], payload: bytes) -> bytes:
     return body + struct.pack(">I", crc32(body))
 
 
-def happened(kind: str, value: dict[str, Any]) -> bytes:
+def event_frame(kind: str, value: dict[str, Any]) -> bytes:
     headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     return frame(headers, json.dumps(value).encode())
 
 
-def went_wrong(kind: str, message: str) -> bytes:
+def exception_frame(kind: str, message: str) -> bytes:
     headers = {
         ":exception-type": kind,
         ":content-type": "application/json",
@@ -98,21 +98,21 @@ def converse_stream(
     *blocks: dict[str, Any], stop: str | None = "end_turn", tail: tuple[bytes, ...] = ()
 ) -> Answer:
     """A streamed answer: each block in two deltas. Without `stop` it ends after the blocks."""
-    pieces = [happened("messageStart", {"role": "assistant"})]
+    pieces = [event_frame("messageStart", {"role": "assistant"})]
     for index, block in enumerate(blocks):
         start, deltas = _deltas(block)
         if start:
             pieces.append(
-                happened("contentBlockStart", {"start": start, "contentBlockIndex": index})
+                event_frame("contentBlockStart", {"start": start, "contentBlockIndex": index})
             )
         pieces += [
-            happened("contentBlockDelta", {"delta": each, "contentBlockIndex": index})
+            event_frame("contentBlockDelta", {"delta": each, "contentBlockIndex": index})
             for each in deltas
         ]
-        pieces.append(happened("contentBlockStop", {"contentBlockIndex": index}))
+        pieces.append(event_frame("contentBlockStop", {"contentBlockIndex": index}))
     if stop:
-        pieces.append(happened("messageStop", {"stopReason": stop}))
-        pieces.append(happened("metadata", {"usage": USAGE, "metrics": {"latencyMs": 1}}))
+        pieces.append(event_frame("messageStop", {"stopReason": stop}))
+        pieces.append(event_frame("metadata", {"usage": USAGE, "metrics": {"latencyMs": 1}}))
     return Answer(
         pieces=(*pieces, *tail), headers={"content-type": "application/vnd.amazon.eventstream"}
     )
@@ -134,7 +134,7 @@ def _deltas(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str
     return None, [{"text": piece} for piece in (block["text"][:3], block["text"][3:])]
 
 
-def at(server: ModelServer, waits: Waits, name: str = CLAUDE) -> ChatModel:
+def model_at(server: ModelServer, waits: Waits, name: str = CLAUDE) -> ChatModel:
     info = ModelInfo(f"bedrock/{name}", "bedrock", name, "bedrock", 200_000, server.root)
     provider = Provider("bedrock", "", "bedrock", "bedrock", "eu-west-1\nAKIA-1\nsecret-1")
     return build_model(provider, info, Connections(5), waits.policy())
@@ -142,7 +142,7 @@ def at(server: ModelServer, waits: Waits, name: str = CLAUDE) -> ChatModel:
 
 @pytest.fixture
 def model(server: ModelServer, waits: Waits) -> ChatModel:
-    return at(server, waits)
+    return model_at(server, waits)
 
 
 def problems(body: dict[str, Any]) -> list[str]:
@@ -171,7 +171,7 @@ def problems(body: dict[str, Any]) -> list[str]:
     return found
 
 
-async def test_the_server_sees_this_request(model: ChatModel, server: ModelServer) -> None:
+async def test_the_server_receives_this_request(model: ChatModel, server: ModelServer) -> None:
     server.push(converse({"text": "Ciao"}, cacheReadInputTokens=100, cacheWriteInputTokens=7))
     settings = ModelSettings(temperature=0.5, max_output_tokens=99)
     reply = await whole_reply(model, ask("Hello", tools=[WEATHER], settings=settings))
@@ -189,7 +189,7 @@ async def test_the_server_sees_this_request(model: ChatModel, server: ModelServe
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_came_is_what_goes_back(
+async def test_an_answers_blocks_are_sent_back_unchanged(
     model: ChatModel, server: ModelServer, stream: bool
 ) -> None:
     blocks: list[dict[str, Any]] = [THOUGHT, TEXT, CALL, CALL_B]
@@ -222,11 +222,11 @@ async def test_what_came_is_what_goes_back(
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 @pytest.mark.parametrize("name", [CLAUDE, NOVA])
-async def test_every_history_becomes_a_request_that_is_taken(
+async def test_every_history_becomes_a_valid_request(
     server: ModelServer, waits: Waits, history: tuple[Message | str, ...], name: str
 ) -> None:
     server.push(converse({"text": "ok"}))
-    await whole_reply(at(server, waits, name), ask(*history, tools=[WEATHER]))
+    await whole_reply(model_at(server, waits, name), ask(*history, tools=[WEATHER]))
     assert problems(server.requests[0].body) == []
 
 
@@ -238,17 +238,17 @@ async def test_every_history_becomes_a_request_that_is_taken(
         ("validationException", "llm_bad_request", 1),
     ],
 )
-async def test_an_exception_in_the_stream_means_what_it_means_before_it(
+async def test_an_exception_in_the_stream_is_handled_like_one_before_it(
     model: ChatModel, server: ModelServer, name: str, kind: str, tries: int
 ) -> None:
-    server.push(*[converse_stream(TEXT, stop=None, tail=(went_wrong(name, "It broke."),))] * 4)
+    server.push(*[converse_stream(TEXT, stop=None, tail=(exception_frame(name, "It broke."),))] * 4)
     with pytest.raises(ModelError, match="It broke") as caught:
         await collect(model, ask("x", stream=True))
     assert (caught.value.kind, len(server.requests)) == (kind, tries)
 
 
 @pytest.mark.parametrize("cut", ["between frames", "in a frame", "a wrong checksum"])
-async def test_a_stream_that_breaks_is_made_again(
+async def test_a_broken_stream_is_restarted(
     model: ChatModel, server: ModelServer, waits: Waits, cut: str
 ) -> None:
     broken = converse_stream(TEXT, stop=None)

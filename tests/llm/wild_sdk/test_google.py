@@ -100,7 +100,7 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatMo
     return gemini_at(server, connections, waits)
 
 
-async def test_the_server_sees_this_request(model: ChatModel, server: ModelServer) -> None:
+async def test_the_server_receives_this_request(model: ChatModel, server: ModelServer) -> None:
     server.push(Answer(gemini({"text": "Ciao"})))
     request = ask(
         "Hello", tools=[WEATHER], settings=ModelSettings(temperature=0.5, max_output_tokens=99)
@@ -121,7 +121,7 @@ async def test_the_server_sees_this_request(model: ChatModel, server: ModelServe
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_calls_without_ids_get_ids_and_their_signature_goes_back(
+async def test_calls_without_ids_get_ids_and_their_signatures_are_sent_back(
     model: ChatModel, server: ModelServer, stream: bool
 ) -> None:
     server.push(as_answer(stream, CALL, CALL_B), Answer(gemini({"text": "Done."})))
@@ -154,7 +154,7 @@ async def test_calls_without_ids_get_ids_and_their_signature_goes_back(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_thoughts_come_apart_from_the_answer_and_text_keeps_its_signature(
+async def test_thoughts_are_separated_from_the_answer_and_text_keeps_its_signature(
     model: ChatModel, server: ModelServer, stream: bool
 ) -> None:
     thought, text = (
@@ -170,7 +170,7 @@ async def test_thoughts_come_apart_from_the_answer_and_text_keeps_its_signature(
     assert {"text": "Sunny.", "thoughtSignature": SIGNATURE} in answer["parts"]
 
 
-async def test_another_providers_call_is_sent_with_the_mark_that_google_wants_then(
+async def test_another_providers_call_is_sent_with_the_signature_that_google_requires(
     model: ChatModel, server: ModelServer
 ) -> None:
     server.push(Answer(gemini({"text": "Done."})))
@@ -188,7 +188,7 @@ async def test_another_providers_call_is_sent_with_the_mark_that_google_wants_th
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_without_content_or_candidate_is_asked_for_again(
+async def test_an_answer_without_content_or_candidate_is_requested_again(
     model: ChatModel, server: ModelServer, waits: Waits, stream: bool
 ) -> None:
     reasons = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "OTHER")
@@ -216,7 +216,7 @@ async def test_an_answer_without_content_or_candidate_is_asked_for_again(
     ],
     ids=["the prompt", "the answer"],
 )
-async def test_what_the_filter_blocked_is_told_as_that(
+async def test_a_blocked_answer_has_the_content_filter_finish(
     model: ChatModel, server: ModelServer, blocked: dict[str, Any], stream: bool
 ) -> None:
     server.push(streamed(blocked) if stream else Answer(blocked))
@@ -224,7 +224,7 @@ async def test_what_the_filter_blocked_is_told_as_that(
     assert (reply.parts, reply.finish) == ((), "content_filter")
 
 
-async def test_a_cut_stream_is_made_again(
+async def test_a_cut_stream_is_restarted(
     model: ChatModel, server: ModelServer, waits: Waits
 ) -> None:
     cut = streamed(gemini({"text": "Ci"}, finish=None))
@@ -255,7 +255,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-async def test_a_schema_with_what_geminis_own_kind_lacks_goes_as_json_schema(
+async def test_a_schema_beyond_geminis_own_format_is_sent_as_json_schema(
     model: ChatModel, server: ModelServer
 ) -> None:
     server.push(Answer(gemini({"text": "ok"})))
@@ -269,7 +269,9 @@ async def test_a_schema_with_what_geminis_own_kind_lacks_goes_as_json_schema(
     assert set(sent["properties"]) == set(SCHEMA["properties"])
 
 
-async def test_a_budget_for_thinking_is_google_s_own(model: ChatModel, server: ModelServer) -> None:
+async def test_a_thinking_budget_is_sent_in_googles_field(
+    model: ChatModel, server: ModelServer
+) -> None:
     server.push(Answer(gemini({"text": "ok"})))
     await whole_reply(model, ask("x", settings=ModelSettings(max_reasoning_tokens=2_000)))
     thinking = server.requests[0].body["generationConfig"]["thinkingConfig"]
@@ -292,9 +294,7 @@ async def test_every_history_begins_and_ends_with_the_user(
     )
 
 
-async def test_a_picture_at_an_address_that_is_gone_does_not_end_the_conversation(
-    model: ChatModel, server: ModelServer
-) -> None:
+async def test_an_unreachable_picture_becomes_a_note(model: ChatModel, server: ModelServer) -> None:
     server.push(Answer(gemini({"text": "ok"})))
     picture = ImagePart("image/png", url=f"{server.root}/gone.png")
     await whole_reply(model, ask(said("user", "See:", picture)))
@@ -302,7 +302,7 @@ async def test_a_picture_at_an_address_that_is_gone_does_not_end_the_conversatio
     assert seen.body["contents"][0]["parts"][1] == {"text": "(a picture that cannot be read)"}
 
 
-async def test_vertex_is_asked_with_googles_own_credentials(
+async def test_vertex_is_called_with_googles_own_credentials(
     server: ModelServer, connections: Connections, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auth = importlib.import_module("google.auth")

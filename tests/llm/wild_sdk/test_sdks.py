@@ -164,7 +164,7 @@ def model(sdk: Sdk, server: ModelServer, connections: Any, waits: Waits) -> Chat
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_each_reason_to_stop_has_its_word(
+async def test_each_stop_reason_has_its_finish(
     sdk: Sdk, model: ChatModel, server: ModelServer, waits: Waits, stream: bool
 ) -> None:
     for stop, finish in sdk.stops.items():
@@ -187,7 +187,7 @@ async def test_each_error_has_its_kind_and_only_our_retries_count(
         assert (caught.value.kind, len(server.requests)) == (kind, tries), words
 
 
-async def test_a_tool_is_forced_in_each_providers_words_and_without_thinking(
+async def test_a_tool_is_forced_in_each_providers_format_without_thinking(
     sdk: Sdk, model: ChatModel, server: ModelServer
 ) -> None:
     settings = ModelSettings(max_reasoning_tokens=2_000)

@@ -68,7 +68,7 @@ async def test_an_edit_gives_the_blocks_new_value(
     assert await human.said("memory", command=command, **{"path": PATHS[0]} | arguments) == value
 
 
-async def test_delete_takes_the_block_away(store: SqliteStore) -> None:
+async def test_delete_removes_the_block(store: SqliteStore) -> None:
     one = await desk(store, ("people/ada", TEXT))
     deleted = one.state.blocks[0]
     assert await one.said("memory", command="delete", path="/memories/people/ada") == (
@@ -83,7 +83,7 @@ async def test_delete_takes_the_block_away(store: SqliteStore) -> None:
     assert await store.read(lambda tx: blocks.count(tx, Scope())) == 0, deleted
 
 
-async def test_rename_gives_another_label_or_another_description_or_both(
+async def test_rename_changes_the_label_the_description_or_both(
     store: SqliteStore,
 ) -> None:
     one = await desk(store, ("people/ada", TEXT), ("plans", ""))
@@ -161,7 +161,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_a_command_that_is_not_right_is_refused_in_these_words(human: Desk) -> None:
+async def test_an_invalid_command_is_refused_in_these_words(human: Desk) -> None:
     for command, arguments, told in REFUSALS:
         assert await human.refused("memory", command=command, **arguments) == told, (
             command,

@@ -80,7 +80,7 @@ async def test_an_edit_gives_the_blocks_new_value() -> None:
         assert len(one.memory.edits) == 1
 
 
-async def test_tabs_white_space_and_every_script_are_stored_as_they_are(store: SqliteStore) -> None:
+async def test_tabs_white_space_and_every_script_are_stored_unchanged(store: SqliteStore) -> None:
     one = await desk(store, ("human", TEXT), ("plans", ""), ("persona", ""))
     await one.said("memory_replace", label="human", old_string="\ttea", new_string="\t 水 \t🍵  ")
     await one.said("memory_insert", label="plans", new_string="\tمرحبا\n ")
@@ -93,7 +93,7 @@ async def test_tabs_white_space_and_every_script_are_stored_as_they_are(store: S
     }
 
 
-async def test_the_older_names_of_parameters_are_accepted() -> None:
+async def test_legacy_parameter_names_are_accepted() -> None:
     for name, given, value in (
         ("memory_replace", {"old_str": "tea", "new_str": "water"}, TEXT.replace("tea", "water")),
         ("memory_replace", {"old_str": "tea", "new_string": "water"}, TEXT.replace("tea", "water")),
@@ -148,7 +148,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_an_edit_that_is_not_right_is_refused_in_these_words(human: Desk) -> None:
+async def test_an_invalid_edit_is_refused_in_these_words(human: Desk) -> None:
     for name, arguments, told in REFUSALS:
         assert await human.refused(name, **{"label": "human", **arguments}) == told, (
             name,
@@ -169,7 +169,7 @@ ANY_EDIT: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_no_tool_writes_beyond_the_limit_or_where_it_may_not(human: Desk) -> None:
+async def test_no_tool_writes_beyond_the_limit_or_in_a_read_only_block(human: Desk) -> None:
     limited = paper_desk(make.block("human", "Ada", limit=7))
     bound = [
         paper_desk(make.block("human", "Ada", **one))
@@ -191,9 +191,7 @@ async def test_no_tool_writes_beyond_the_limit_or_where_it_may_not(human: Desk) 
         assert await human.refused(name, label="human", **with_nul) == told
 
 
-async def test_a_piece_that_occurs_a_thousand_times_is_refused_before_a_text_too_long_is_made() -> (
-    None
-):
+async def test_a_thousand_matches_are_refused_before_the_long_result_is_built() -> None:
     desk = paper_desk(make.block("human", "a\n" * 1000))
     tracemalloc.start()
     for name, arguments in (
@@ -218,7 +216,7 @@ async def test_a_piece_that_occurs_a_thousand_times_is_refused_before_a_text_too
     assert f"in lines {list(range(1, 21))}. " in told
 
 
-async def test_being_done_with_editing_changes_nothing(human: Desk) -> None:
+async def test_finishing_edits_changes_nothing(human: Desk) -> None:
     assert await human.said("memory_finish_edits") == "Memory edits finished."
     assert human.memory.edits == []
 
@@ -255,7 +253,7 @@ async def waiting(desk: Desk) -> list[Proposal]:
     )
 
 
-async def test_blocks_are_listed_with_what_becomes_of_edits(mixed: Desk) -> None:
+async def test_blocks_are_listed_with_their_policies(mixed: Desk) -> None:
     assert await mixed.read("list_memory_blocks") == [
         {
             "label": "human",
@@ -282,14 +280,14 @@ async def test_blocks_are_listed_with_what_becomes_of_edits(mixed: Desk) -> None
     ]
 
 
-async def test_a_block_is_read_to_the_letter(mixed: Desk) -> None:
+async def test_a_block_is_read_exactly(mixed: Desk) -> None:
     assert await mixed.said("read_memory_block", label="human") == OWNED
     assert await mixed.said("read_memory_block", label="plans") == 'Memory block "plans" is empty.'
     told = await mixed.refused("read_memory_block", label="taste")
     assert told == 'There is no memory block "taste" here. Blocks you have: human, plans, rules.'
 
 
-async def test_what_is_only_proposed_is_in_nothing_that_is_read(store: Store) -> None:
+async def test_a_proposed_text_is_not_read(store: Store) -> None:
     desk = await owned(store, "propose")
     proposal = {
         "label": "human",
@@ -358,7 +356,7 @@ async def test_an_edit_is_applied_or_proposed_by_the_blocks_policy(
         assert told.endswith("1 change waits for the owner: human (1).")
 
 
-async def test_a_proposal_waits_even_where_the_agent_might_edit(store: Store) -> None:
+async def test_a_proposal_waits_even_if_the_policy_is_direct(store: Store) -> None:
     desk = await owned(store, "direct")
     given = {
         "label": "human",
@@ -374,7 +372,7 @@ async def test_a_proposal_waits_even_where_the_agent_might_edit(store: Store) ->
     assert "1 change waits for the owner: human (1)." in done.results["call-1"]
 
 
-async def test_the_agent_is_told_how_much_of_its_own_waits_and_for_what_but_never_the_text(
+async def test_an_agent_is_told_how_many_of_its_changes_wait_but_not_their_texts(
     store: Store,
 ) -> None:
     desk = await owned(store, "propose")
@@ -398,7 +396,7 @@ async def test_the_agent_is_told_how_much_of_its_own_waits_and_for_what_but_neve
     assert not any(text in one for text in ("Grace", "rum", "CANARY") for one in told)
 
 
-async def test_a_text_is_replaced_once_everywhere_or_put_into_an_empty_block(mixed: Desk) -> None:
+async def test_an_edit_replaces_one_or_all_matches_or_fills_an_empty_block(mixed: Desk) -> None:
     give = {"reasoning": "She said so."}
     await mixed.said(
         "edit_memory_block",
@@ -434,7 +432,7 @@ REASONED_REFUSALS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_what_cannot_be_replaced_is_refused_and_changes_nothing(mixed: Desk) -> None:
+async def test_an_invalid_replacement_is_refused_and_changes_nothing(mixed: Desk) -> None:
     given = {
         "label": "human",
         "old_string": "Ada",
@@ -450,7 +448,7 @@ async def test_what_cannot_be_replaced_is_refused_and_changes_nothing(mixed: Des
         )
 
 
-async def test_a_secret_in_a_reason_is_not_kept(store: Store) -> None:
+async def test_a_secret_in_a_reasoning_is_removed(store: Store) -> None:
     desk = await owned(store, "propose")
     why = "She said: my password is Tr0ub4dor&3, keep it."
     await desk.said(

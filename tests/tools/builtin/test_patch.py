@@ -159,14 +159,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_a_patch_that_is_not_right_is_refused_whole_and_in_these_words(human: Desk) -> None:
+async def test_an_invalid_patch_is_refused_completely_in_these_words(human: Desk) -> None:
     for arguments, told in REFUSALS:
         assert await human.refused("memory_apply_patch", **arguments) == told, arguments
         assert (human.memory.find("x"), human.memory.find("ada")) == (None, None)
         assert human.memory.block("human").value == TEXT
 
 
-async def test_a_place_that_is_there_twice_has_to_be_told_apart() -> None:
+async def test_a_hunk_that_matches_several_places_needs_more_context() -> None:
     one = paper_desk(make.block("human", "a\nb\na"))
     assert await one.refused("memory_apply_patch", label="human", patch="-a") == (
         "Failed to apply patch: hunk context matched multiple places in the memory block. Please "

@@ -40,8 +40,7 @@ async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
     result = await one.call("conversation_search", query=query, **arguments)
     value = {"results": []} if result.content.startswith(NOTHING) else json.loads(result.content)
     assert not value["results"] or value["message"] == f"Showing {len(value['results'])} results:"
-    # The best result comes first. Neighbouring turns become one result, whose best turn comes first
-    # here.
+    # The best result comes first. Neighbouring turns become one result, with their best turn first.
     return [
         turn["content"]
         for item in value["results"]
@@ -68,7 +67,7 @@ async def nina(store: SqliteStore) -> Desk:
     return await desk(store, timezone="America/Los_Angeles")
 
 
-async def test_a_result_has_the_shape_that_agents_know(nina: Desk) -> None:
+async def test_a_result_has_the_documented_shape(nina: Desk) -> None:
     thought = (ReasoningPart("She likes tea."), TextPart("I noted that you like jasmine tea."))
     answer = make.message(
         nina.state.agent, role="assistant", parts=thought, created_at=at(2026, 1, 20, 8, 12, 3)
@@ -92,9 +91,7 @@ async def test_a_result_has_the_shape_that_agents_know(nina: Desk) -> None:
     }
 
 
-async def test_hits_of_one_second_have_exact_times_that_show_their_order(
-    nina: Desk, store: SqliteStore
-) -> None:
+async def test_hits_of_the_same_second_have_exact_times(nina: Desk, store: SqliteStore) -> None:
     archive = await make.stored_archive(store, nina.state.agent)
     first = at(2026, 1, 20, 9)
     passages = [
@@ -120,7 +117,7 @@ async def test_hits_of_one_second_have_exact_times_that_show_their_order(
     assert exchange["timestamp"] == times[exchange["content"]]
 
 
-async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_it(
+async def test_each_hit_appears_once_with_its_speaker_and_the_turn_before(
     nina: Desk,
 ) -> None:
     for minute, (role, text) in enumerate(
@@ -153,7 +150,7 @@ async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_
         ("Nina", "Oolong from Fujian?")
     ]
     assert [turn["relevance"]["fts_rank"] for turn in (result, *result["after"])] == [1, 2]
-    # A neighbour may stand behind results of tools, but never in another session.
+    # Results of tools may be between the neighbours, but both must be in one session.
     six, later = (await nina.read("conversation_search", query="sencha", limit=2))["results"]
     if later["content"] != "Sencha, much later.":
         six, later = later, six
@@ -168,7 +165,7 @@ async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_
     assert "before" not in result
 
 
-async def test_the_best_hit_stands_first_and_its_matching_lines_are_marked(nina: Desk) -> None:
+async def test_the_best_hit_comes_first_with_its_matching_lines(nina: Desk) -> None:
     lines = [f"Line {number} of the list." for number in range(60)]
     lines[41] = "The heliotrope stands by the well."
     lines[50] = "A well, and no flower."
@@ -184,7 +181,7 @@ async def test_the_best_hit_stands_first_and_its_matching_lines_are_marked(nina:
         await keep(nina, text, role=role, created_at=at(2026, 1, 20, 9, minute))
     (result, *_) = (await nina.read("conversation_search", query="heliotrope well"))["results"]
     assert result["content"].startswith("Line 0 of the list.")
-    # By words alone the short question about the well comes first.
+    # By words alone the short question about the well would come first.
     assert result["relevance"]["fts_rank"] == 2
     assert result["matched_lines"] == [lines[41], lines[50]]
     # The neighbouring turns are shown too, and displace no hit.
@@ -193,7 +190,7 @@ async def test_the_best_hit_stands_first_and_its_matching_lines_are_marked(nina:
     assert all("relevance" in turn for turn in around if "well" in turn["content"])
 
 
-async def test_the_sentences_of_a_long_paragraph_are_marked(nina: Desk) -> None:
+async def test_the_matching_sentence_of_a_long_paragraph_is_marked(nina: Desk) -> None:
     sentences = [f"Sentence {number} is of no use." for number in range(40)]
     sentences[25] = "Heliotrope needs sun!"
     await keep(nina, " ".join(sentences), created_at=at(2026, 1, 20, 9, 0))
@@ -201,7 +198,7 @@ async def test_the_sentences_of_a_long_paragraph_are_marked(nina: Desk) -> None:
     assert result["matched_lines"] == [sentences[25]]
 
 
-async def test_of_a_long_answer_the_part_that_matches_is_shown(nina: Desk) -> None:
+async def test_the_matching_part_of_a_long_answer_is_shown(nina: Desk) -> None:
     sentences = [f"Sentence {number} of this answer is of no use." for number in range(400)]
     sentences[370] = "Heliotrope needs sun and chalk."
     await keep(nina, " ".join(sentences), role="assistant", created_at=at(2026, 1, 20, 9, 0))
@@ -217,7 +214,7 @@ async def test_of_a_long_answer_the_part_that_matches_is_shown(nina: Desk) -> No
     assert shown.endswith(f": {sentences[370]}")
 
 
-async def test_results_stay_within_a_part_of_the_window_and_say_what_is_missing(
+async def test_results_fit_a_part_of_the_window_and_say_how_much_is_missing(
     store: SqliteStore,
 ) -> None:
     small = await desk(store, context_window=8_000)
@@ -237,7 +234,7 @@ async def test_results_stay_within_a_part_of_the_window_and_say_what_is_missing(
     assert len(content) < 1_000
 
 
-async def test_a_question_about_what_was_never_said_is_told_from_others(nina: Desk) -> None:
+async def test_a_query_about_something_never_said_gets_a_different_message(nina: Desk) -> None:
     for day, text in enumerate(
         ["We walked along the river.", *(f"Ada brought cake number {n}." for n in range(8))], 1
     ):
@@ -278,7 +275,7 @@ async def test_the_turn_before_a_hit_is_never_another_users(nina: Desk) -> None:
     assert "Ada" not in await nina.said("conversation_search", query="sencha matcha garden")
 
 
-async def test_a_long_text_is_compared_in_its_beginning(nina: Desk) -> None:
+async def test_a_long_text_is_compared_by_its_beginning(nina: Desk) -> None:
     long = " ".join(f"{number:x}" for number in range(5_000))
     for _ in range(2):
         told = await nina.said("archival_memory_insert", content=long)
@@ -289,7 +286,7 @@ async def test_a_long_text_is_compared_in_its_beginning(nina: Desk) -> None:
     )
 
 
-async def test_what_is_said_in_the_running_turn_is_not_found(nina: Desk) -> None:
+async def test_messages_of_the_running_turn_are_not_found(nina: Desk) -> None:
     own, began = nina.state.conversation.id, at(2026, 1, 20, 11)
     await keep(
         nina, "My aunt's name is Berta.", created_at=at(2026, 1, 20, 10), conversation_id=own
@@ -310,7 +307,7 @@ async def test_what_is_said_in_the_running_turn_is_not_found(nina: Desk) -> None
     assert await found(nina, "name of my aunt") == []
 
 
-async def test_words_said_are_found_and_not_calls_results_of_searches_or_heartbeats(
+async def test_text_is_found_but_not_tool_calls_search_results_or_heartbeats(
     nina: Desk,
 ) -> None:
     agent = nina.state.agent
@@ -337,7 +334,7 @@ async def test_words_said_are_found_and_not_calls_results_of_searches_or_heartbe
     assert set(await found(nina, "look")) == set(await found(nina, "grüße")) == said
 
 
-async def test_dates_are_the_agents_own(store: SqliteStore) -> None:
+async def test_dates_are_in_the_agents_time_zone(store: SqliteStore) -> None:
     rome = await desk(store, timezone="Europe/Rome")
     await keep(rome, "tea on the 20th", created_at=at(2026, 1, 20, 22, 59, 59))
     await keep(rome, "tea just after midnight", created_at=at(2026, 1, 20, 23, 30))
@@ -370,7 +367,7 @@ async def test_dates_are_the_agents_own(store: SqliteStore) -> None:
     ]
 
 
-async def test_times_may_be_exact_and_name_another_zone(nina: Desk) -> None:
+async def test_exact_times_and_other_time_zones_are_accepted(nina: Desk) -> None:
     await keep(nina, "tea at nine", created_at=at(2026, 1, 20, 9))
     await keep(nina, "tea at ten", created_at=at(2026, 1, 20, 10))
     assert await found(nina, "tea", start_date="2026-01-20T01:30") == ["tea at ten"]
@@ -379,7 +376,7 @@ async def test_times_may_be_exact_and_name_another_zone(nina: Desk) -> None:
     assert await found(nina, "tea", end_date="2026-01-20T01:00:00") == ["tea at nine"]
 
 
-async def test_arguments_that_cannot_be_are_refused() -> None:
+async def test_invalid_arguments_are_refused() -> None:
     nina = paper_desk()
     dates = "Invalid {} format: {}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
     for tool, names, limited in (
@@ -405,7 +402,7 @@ async def test_arguments_that_cannot_be_are_refused() -> None:
     assert told == "A passage and its tags cannot hold NUL characters. Leave them out."
 
 
-async def test_filters_come_before_the_limit(nina: Desk) -> None:
+async def test_filters_apply_before_the_limit(nina: Desk) -> None:
     await keep(nina, "We spoke of tea, once, and of much else besides.", created_at=at(2026, 1, 2))
     await keep(nina, *["tea tea tea"] * 30, created_at=at(2026, 1, 10))
     await keep(nina, *["tea tea"] * 30, role="assistant", created_at=at(2026, 1, 2))
@@ -413,7 +410,7 @@ async def test_filters_come_before_the_limit(nina: Desk) -> None:
     assert await found(nina, "tea", limit=1, roles=["user"], end_date="2026-01-05") == once
 
 
-async def test_the_limit_is_kept_and_is_twenty_unless_told(nina: Desk) -> None:
+async def test_the_limit_is_applied_and_defaults_to_twenty(nina: Desk) -> None:
     for number in range(23):
         await keep(nina, f"tea {number}", created_at=at(2025, 1, number + 1))
     assert len(await found(nina, "tea")) == 20
@@ -421,7 +418,7 @@ async def test_the_limit_is_kept_and_is_twenty_unless_told(nina: Desk) -> None:
     assert len(await found(nina, "tea", limit=100)) == 23
 
 
-def test_a_span_is_told_in_the_largest_unit_that_fits() -> None:
+def test_a_time_span_is_given_in_the_largest_fitting_unit() -> None:
     spans = {
         0: "0s",
         59: "59s",
@@ -439,7 +436,7 @@ def test_a_span_is_told_in_the_largest_unit_that_fits() -> None:
 # The archive.
 
 
-async def test_what_is_archived_is_found_once_the_step_is_saved(nina: Desk) -> None:
+async def test_an_archived_text_is_found_after_the_step_is_saved(nina: Desk) -> None:
     told = await nina.said(
         "archival_memory_insert", content="Ada\tloves jasmine tea.", tags=["tea", "ada"]
     )
@@ -465,7 +462,7 @@ async def test_what_is_archived_is_found_once_the_step_is_saved(nina: Desk) -> N
     assert score > 0
 
 
-async def test_tags_are_trimmed_and_kept_once_in_their_order() -> None:
+async def test_tags_are_trimmed_and_deduplicated_in_order() -> None:
     nina = paper_desk()
     await nina.said(
         "archival_memory_insert", content="Tea.", tags=[" tea", "ada ", "tea", "", "  "]
@@ -504,7 +501,7 @@ async def archivist(nina: Desk) -> Desk:
     return nina
 
 
-async def test_one_of_the_tags_is_enough_unless_all_are_asked_for(archivist: Desk) -> None:
+async def test_one_matching_tag_is_enough_unless_all_are_required(archivist: Desk) -> None:
     assert sorted(await filed(archivist, "Ada tea", tags=["tea"])) == [
         "Ada loves jasmine tea.",
         "Jasmine tea grows in Fujian.",
@@ -521,7 +518,9 @@ async def test_one_of_the_tags_is_enough_unless_all_are_asked_for(archivist: Des
     assert len(await filed(archivist, "tea", top_k=2)) == 2
 
 
-async def test_passages_are_found_by_the_agents_own_dates(nina: Desk, store: SqliteStore) -> None:
+async def test_passages_are_filtered_by_dates_in_the_agents_time_zone(
+    nina: Desk, store: SqliteStore
+) -> None:
     archive = await make.stored_archive(store, nina.state.agent)
     moments = {"on the 19th": at(2026, 1, 20, 7, 30), "on the 20th": at(2026, 1, 20, 8)}
     passages = [
@@ -545,7 +544,7 @@ async def passages_of(one: Desk) -> list[str]:
     return [passage.text for passage in page]
 
 
-async def test_the_same_text_is_not_kept_twice(nina: Desk, store: SqliteStore) -> None:
+async def test_the_same_text_is_not_archived_twice(nina: Desk, store: SqliteStore) -> None:
     other = await desk(store, name="Otto")
     await make.stored_archive(store, other.state.agent, "Ada loves jasmine tea.")
     first = await nina.said(
@@ -569,7 +568,7 @@ async def test_the_same_text_is_not_kept_twice(nina: Desk, store: SqliteStore) -
     )
 
 
-async def test_nearly_the_same_text_is_kept_and_said_with_a_shortened_text(nina: Desk) -> None:
+async def test_nearly_the_same_text_is_archived_with_a_shortened_note(nina: Desk) -> None:
     long = (
         "Ada told me on the way home that she loves jasmine tea "
         + "from the small shop near the old bridge " * 4
@@ -584,7 +583,7 @@ async def test_nearly_the_same_text_is_kept_and_said_with_a_shortened_text(nina:
     assert len(await passages_of(nina)) == 2
 
 
-async def test_who_asks_about_one_user_sees_and_hears_of_no_other_users_passages(
+async def test_a_search_for_one_user_finds_no_other_users_passages(
     nina: Desk, store: SqliteStore
 ) -> None:
     archive = await make.stored_archive(store, nina.state.agent)
@@ -603,7 +602,7 @@ async def test_who_asks_about_one_user_sees_and_hears_of_no_other_users_passages
     )
 
 
-async def test_without_a_user_only_what_is_shared_is_found(nina: Desk, store: SqliteStore) -> None:
+async def test_without_a_user_only_shared_texts_are_found(nina: Desk, store: SqliteStore) -> None:
     archive = await make.stored_archive(store, nina.state.agent)
     owners = {"Ada loves jasmine tea.": "user-ada", "Jasmine grows.": None}
     new = [make.passage(archive, text, user_id=owner) for text, owner in owners.items()]
@@ -629,5 +628,5 @@ async def test_without_a_user_only_what_is_shared_is_found(nina: Desk, store: Sq
     assert len(await found(nina, "jasmine")) == 3
 
 
-async def test_speaking_is_confirmed_in_the_words_that_clients_know() -> None:
+async def test_sending_a_message_is_confirmed_in_the_documented_words() -> None:
     assert await paper_desk().said("send_message", message="Ciao!") == "Sent message successfully."

@@ -1,6 +1,6 @@
 """Memory tools accept copies with other punctuation or double escapes.
 
-Otherwise they quote the nearest line.
+If no text matches, they quote the nearest line.
 """
 
 import re
@@ -45,7 +45,7 @@ async def edited(tool: str, value: str, **arguments: str) -> str:
 
 
 @pytest.mark.parametrize("sign", TWINS, ids=ascii)
-async def test_a_piece_with_other_signs_is_found_where_one_place_fits(sign: str) -> None:
+async def test_a_copy_with_other_punctuation_matches_if_only_one_place_fits(sign: str) -> None:
     for twin in TWINS[sign]:
         for line, asked in written(sign, twin):
             assert await edited(
@@ -64,7 +64,7 @@ async def test_a_piece_with_other_signs_is_found_where_one_place_fits(sign: str)
             )
 
 
-async def test_what_an_edit_does_not_change_keeps_its_signs() -> None:
+async def test_unchanged_text_keeps_its_punctuation() -> None:
     for old, new, line in (
         ("It's fine", "It's great", "It’s great"),
         ('Lu says "gn" at night', 'Lu says "gn" at noon', "Lu says “gn” at noon"),
@@ -79,7 +79,7 @@ async def test_what_an_edit_does_not_change_keeps_its_signs() -> None:
     )
 
 
-async def test_several_places_are_counted_and_none_is_changed() -> None:
+async def test_an_ambiguous_match_is_counted_and_nothing_changes() -> None:
     value = "a — b\na – b\nc"
     one = paper_desk(make.block("human", value))
     told = await one.refused("memory_replace", label="human", old_string="a -- b", new_string="x")
@@ -94,7 +94,7 @@ async def test_several_places_are_counted_and_none_is_changed() -> None:
     assert one.memory.block("human").value == value
 
 
-async def test_a_refusal_quotes_the_nearest_line_as_it_stands() -> None:
+async def test_a_refusal_quotes_the_nearest_line() -> None:
     for asked, line in (
         ("Lu says hello at night", "Lu says “gn” at night"),
         ("Price: 6 €", "Price: 5\u00a0€"),
@@ -120,9 +120,7 @@ async def test_a_refusal_quotes_the_nearest_line_as_it_stands() -> None:
 LIST = "## Notes\n- tea\n- milk"
 
 
-async def test_line_breaks_that_were_escaped_twice_are_read_where_the_text_does_not_stand_so() -> (
-    None
-):
+async def test_doubly_escaped_line_breaks_match_unless_the_block_contains_them() -> None:
     asked = {"old_string": r"## Notes\n- tea", "new_string": r"## Notes\n- coffee"}
     assert await edited("memory_replace", LIST, **asked) == "## Notes\n- coffee\n- milk"
     # A text that the block has with its backslash is found unchanged.
@@ -161,7 +159,7 @@ CODE = [
 @pytest.mark.parametrize(
     ("tool", "name"), [("memory_insert", "new_string"), ("core_memory_append", "content")]
 )
-async def test_lines_that_were_escaped_twice_become_lines_and_code_stays(
+async def test_doubly_escaped_line_breaks_are_unescaped_but_code_is_unchanged(
     tool: str, name: str
 ) -> None:
     for (text, broken), value in product(

@@ -14,6 +14,22 @@ _STRIPS_TYPES = (22, 6)  # the first version of Node that runs TypeScript, with 
 _SYSTEM = (Path("/usr"), Path("/bin"))
 
 
+# Names that no function of a module can have: keywords, and words reserved in strict mode
+# (ECMAScript 2026, 12.7.2 and 13.1.1).
+_RESERVED = frozenset(
+    """arguments await break case catch class const continue debugger default delete do else enum
+    eval export extends false finally for function if implements import in instanceof interface let
+    new null package private protected public return static super switch this throw true try typeof
+    var void while with yield""".split()
+)
+_NAME = re.compile(r"[A-Za-z_$][\w$]*")
+
+
+def is_function_name(name: str) -> bool:
+    """Return True if a function of a module can have this name."""
+    return _NAME.fullmatch(name) is not None and name not in _RESERVED
+
+
 @dataclass(frozen=True, slots=True)
 class NodeCall:
     """A call that Node runs.

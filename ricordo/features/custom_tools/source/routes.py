@@ -52,10 +52,7 @@ async def upsert(context: RequestContext, body: models.ToolCreateRequest) -> Too
         schema = await asyncio.to_thread(service.schema_for, body)
         return await context.store.write(lambda tx: service.upsert(tx, context.scope, body, schema))
     change = models.ToolUpdateRequest.model_validate(body.model_dump(exclude_unset=True))
-    new_schema = await asyncio.to_thread(service.new_schema, tool, change)
-    return await context.store.write(
-        lambda tx: service.change(tx, context.scope, tool.id, change, new_schema)
-    )
+    return await _changed(context, tool, change)
 
 
 @router.patch("/tools/{tool_id}", response_model=ToolResponse)
@@ -65,10 +62,25 @@ async def modify(context: RequestContext, tool_id: str, body: models.ToolUpdateR
     Of the server's tools, only a few settings can be changed.
     """
     tool = await context.store.read(lambda tx: tools.get(tx, context.scope, tool_id))
-    schema = await asyncio.to_thread(service.new_schema, tool, body)
-    return await context.store.write(
-        lambda tx: service.change(tx, context.scope, tool_id, body, schema)
-    )
+    return await _changed(context, tool, body)
+
+
+async def _changed(
+    context: RequestContext, tool: Tool, change: models.ToolUpdateRequest, attempts: int = 5
+) -> Tool:
+    """Change a tool, with a schema that is made before the transaction.
+
+    If another request has changed the tool since then, the schema is made again.
+    """
+    schema = await asyncio.to_thread(service.new_schema, tool, change)
+    try:
+        return await context.store.write(
+            lambda tx: service.change(tx, context.scope, tool, change, schema)
+        )
+    except service.ToolChanged as changed:
+        if attempts == 1:
+            raise
+        return await _changed(context, changed.tool, change, attempts - 1)
 
 
 @router.delete("/tools/{tool_id}", response_model=NoteResponse)

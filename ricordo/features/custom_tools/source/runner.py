@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from ricordo.features.custom_tools.source.javascript import javascript_call
 from ricordo.features.custom_tools.source.options import CustomToolsSettings
 from ricordo.features.custom_tools.source.source import needs_of
 from ricordo.features.custom_tools.source.surroundings import Caller, way_to_server
-from ricordo.features.custom_tools.source.vault import secrets_of, without_secrets
+from ricordo.features.custom_tools.source.vault import SecretMask, secrets_of
 from ricordo.runtime import Runtime
 from ricordo.sandbox.options import SandboxSettings
 from ricordo.sandbox.process import program_beside
@@ -139,8 +139,32 @@ def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCal
     )
 
 
+class _OutputReport:
+    """Reports a call's standard output while it comes, without secrets."""
+
+    def __init__(self, mask: SecretMask, report: Callable[[str], None] | None) -> None:
+        self._pieces = mask.pieces()
+        self._report = report
+
+    def add(self, stream: str, piece: bytes) -> None:
+        if stream == "stdout":
+            self._show(self._pieces.add(piece))
+
+    def end(self, result: SandboxResult) -> None:
+        # Where a program was stopped, the rest may be the beginning of a secret.
+        if not result.stopped_by:
+            self._show(self._pieces.rest())
+
+    def _show(self, text: str) -> None:
+        if self._report and (parts := text.split()):
+            self._report(" ".join(parts)[-500:])
+
+
 async def run_call(
-    sandbox: Sandbox, settings: Settings, call: ToolCall, report: Any = None
+    sandbox: Sandbox,
+    settings: Settings,
+    call: ToolCall,
+    report: Callable[[str], None] | None = None,
 ) -> ToolOutput:
     """Run a call in the sandbox.
 
@@ -171,10 +195,8 @@ async def run_call(
     if caller and caller.state:
         secrets |= secrets_of(settings, caller.state.agent)
 
-    def report_output(stream: str, piece: bytes) -> None:
-        if report and stream == "stdout" and (lines := piece.decode("utf-8", "replace").split()):
-            report(without_secrets(" ".join(lines), secrets)[-500:])
-
+    mask = SecretMask(secrets)
+    output_report = _OutputReport(mask, report)
     if call.source_type == "python":
         needs = needs_of(call.source, call.function)
     else:
@@ -187,7 +209,7 @@ async def run_call(
     }
     sandbox_options: dict[str, Any] = {
         "limits": limits,
-        "on_output": report_output,
+        "on_output": output_report.add,
         "has_network": call.has_network,
     }
     with ExitStack() as for_call:
@@ -218,13 +240,8 @@ async def run_call(
         result = await sandbox.run_python(
             program, stdin, call.python, environment=environment, **sandbox_options
         )
-    output = _output_of(result, call)
-    return replace(
-        output,
-        value=without_secrets(output.value, secrets),
-        stdout=tuple(without_secrets(output.stdout, secrets)),
-        stderr=tuple(without_secrets(output.stderr, secrets)),
-    )
+    output_report.end(result)
+    return _output_of(result, call, mask)
 
 
 def _without_network() -> str:
@@ -235,13 +252,13 @@ def _without_network() -> str:
     return f"{hint}, and set RICORDO_SANDBOX_NETWORK=true on the server."
 
 
-def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
-    """Return the output for the agent.
+def _output_of(result: SandboxResult, call: ToolCall, mask: SecretMask) -> ToolOutput:
+    """Return the output for the agent, without secrets.
 
     Check the answer, since the tool's code may have written anything.
     """
-    stdout = _lines(result.stdout)
-    stderr = _lines(result.stderr)
+    stdout = _lines(result.stdout, mask)
+    stderr = _lines(result.stderr, mask)
     if result.stopped_by:
         return ToolOutput(result.reason, stdout, stderr, is_error=True)
     try:
@@ -250,12 +267,13 @@ def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
         answer = None
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
         # The first words are a wire fact of the retired Letta V1 server.
-        error_text = f"Error executing function {call.function}: {answer['error']}"
+        error = mask.mask(answer["error"])
+        error_text = f"Error executing function {call.function}: {error}"
         if answer.get("is_network") is True and not call.has_network:
             error_text = f"{error_text}\n{_without_network()}"
-        return ToolOutput(error_text, stdout, (*stderr, answer["error"]), is_error=True)
+        return ToolOutput(error_text, stdout, (*stderr, error), is_error=True)
     if isinstance(answer, dict) and "value" in answer:
-        return ToolOutput(_writable(answer["value"]), stdout, stderr)
+        return ToolOutput(mask.mask(_writable(answer["value"])), stdout, stderr)
     if stderr:
         written = f" It wrote: {stderr[0][-1000:]}"
     else:
@@ -279,8 +297,8 @@ def _writable(value: Any) -> Any:
     return value
 
 
-def _lines(written: bytes) -> tuple[str, ...]:
-    text = written.decode("utf-8", "replace").rstrip()
+def _lines(written: bytes, mask: SecretMask) -> tuple[str, ...]:
+    text = mask.mask(written.decode("utf-8", "replace")).rstrip()
     if len(text) > _SHOWN:
         return (f"{text[:_SHOWN]}…",)
     return (text,) if text else ()

@@ -11,6 +11,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.features.custom_tools.source.environments import add_build, texts_of
+from ricordo.features.custom_tools.source.javascript import is_function_name
 from ricordo.features.custom_tools.source.models import ToolCreateRequest, ToolUpdateRequest
 from ricordo.features.custom_tools.source.source import (
     function_name,
@@ -25,6 +26,19 @@ FUNCTION = "function"
 OPTIONS = ("args_json_schema", "pip_requirements")
 _LONGEST_SCHEMA = 100_000  # bytes
 _MOST_SEARCHED = 1_000  # tools
+
+
+class ToolChanged(Conflict):
+    """Another request has changed the tool since its new schema was made.
+
+    `tool` is the tool as it is now.
+    """
+
+    def __init__(self, tool: Tool) -> None:
+        super().__init__(
+            "The tool was changed by another request. Read it again, then repeat the change."
+        )
+        self.tool = tool
 
 
 def name_for(request: ToolCreateRequest) -> str:
@@ -66,6 +80,12 @@ def schema_for(request: ToolCreateRequest, *, renames: bool = False) -> ToolSche
             function = function_name(request.source_code, name)
         else:
             function = name
+            if not renames and not is_function_name(name):
+                raise Invalid(
+                    f"The json_schema names {name[:100]}, but no function in JavaScript can have "
+                    "this name. Use letters, digits and _, with no digit first, and no word of "
+                    "the language."
+                )
         if function != name and not renames:
             raise Invalid(
                 f"The json_schema names {name}, but the source defines no function of this name."
@@ -168,7 +188,7 @@ def _with_schema(tool: Tool, schema: ToolSchema) -> Tool:
 def change(
     tx: Transaction,
     scope: Scope,
-    tool_id: str,
+    read_tool: Tool,
     request: ToolUpdateRequest,
     schema: ToolSchema | None,
 ) -> Tool:
@@ -177,7 +197,7 @@ def change(
     Args:
         tx: The transaction.
         scope: The caller, who is recorded as the author of the change.
-        tool_id: The tool.
+        read_tool: The tool as it was when the schema was made.
         request: The changes; a field that is null or was not sent keeps its value.
         schema: The new schema, as `new_schema` returns it; None to keep the old one. Another name
             in it renames the tool.
@@ -185,11 +205,14 @@ def change(
     Raises:
         NotFound: There is no such tool.
         Unsupported: The tool belongs to the server or a plugin, and the change needs its source.
+        ToolChanged: The schema was made from an older version of the tool.
         Conflict: A tool has the new name, or an agent has a rule about the old one.
         Invalid: The source defines no function.
     """
     tools.lock(tx, scope)
-    tool = tools.get(tx, scope, tool_id)
+    tool = tools.get(tx, scope, read_tool.id)
+    if schema and read_tool != tool:
+        raise ToolChanged(tool)
     changes = {
         name: change
         for name in request.model_fields_set
@@ -255,7 +278,9 @@ def new_schema(tool: Tool, update: ToolUpdateRequest) -> ToolSchema | None:
         args_json_schema=update.args_json_schema or tool.options.get("args_json_schema"),
         description=description,
     )
-    return schema_for(request, renames=update.source_code is None)
+    has_same_name = (update.json_schema or {}).get("name") in (None, tool.name)
+    keeps_function = update.source_code is None or (language != "python" and has_same_name)
+    return schema_for(request, renames=keeps_function)
 
 
 def _kept_description(tool: Tool, source: str, language: str) -> str | None:
@@ -286,7 +311,7 @@ def _with_function(tool: Tool, name: str, *, keeps_source: bool) -> Tool:
         function = function_name(tool.source_code or "", name)
         if function != name:
             function = function_name(tool.source_code or "", old_function)
-    elif keeps_source:
+    elif keeps_source or name == tool.name:
         function = old_function
     if function != name:
         options[FUNCTION] = function

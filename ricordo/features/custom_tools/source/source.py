@@ -6,7 +6,7 @@ run. `args_json_schema` describes types that a signature cannot express.
 
 import ast
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -206,9 +206,21 @@ def _parameters(
 
 
 def _with_default(schema: dict[str, Any], default: ast.expr | None) -> dict[str, Any]:
-    if isinstance(default, ast.Constant) and isinstance(default.value, str | int | float | bool):
-        return {**schema, "default": default.value}
-    return schema
+    value = _plain_value(default) if default else None
+    if value is None:
+        return schema
+    return {**schema, "default": value}
+
+
+def _plain_value(node: ast.expr) -> str | int | float | bool | None:
+    """Return a written text, number or boolean; None for anything else, such as a call."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    if isinstance(value, str | int | float | bool):
+        return value
+    return None
 
 
 def _schema(
@@ -266,7 +278,7 @@ def _generic(
     outer: str, parts: list[ast.expr], types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
 ) -> dict[str, Any]:
     if outer == "Literal":
-        return _literal([part.value for part in parts if isinstance(part, ast.Constant)])
+        return _enumeration(_literal_values(parts, types))
     if outer == "Annotated":
         descriptions = map(_description, parts[1:])
         description = next(filter(None, descriptions), None)
@@ -285,13 +297,31 @@ def _generic(
     raise Invalid(f"The type {outer}[…] is not known.")
 
 
-def _literal(constants: list[Any]) -> dict[str, Any]:
+def _literal_values(
+    parts: Sequence[ast.expr], types: Mapping[str, ast.ClassDef]
+) -> list[str | int | float | bool | None]:
+    """Return the values of `Literal[…]`, which may contain members of an enumeration.
+
+    Raises Invalid for a value that cannot be read, since the model could never choose it.
+    """
+    values: list[str | int | float | bool | None] = []
+    for part in parts:
+        value = _plain_value(part)
+        if value is None and isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
+            value = _enum_members(types.get(part.value.id)).get(part.attr)
+        if value is None and not (isinstance(part, ast.Constant) and part.value is None):
+            raise Invalid(f"The value {ast.unparse(part)[:100]} of Literal cannot be read.")
+        values.append(value)
+    return values
+
+
+def _enumeration(constants: Sequence[Any]) -> dict[str, Any]:
     constant_types = {type(constant) for constant in constants}
     if len(constant_types) == 1:
         json_type = {str: "string", bool: "boolean", int: "integer"}.get(*constant_types)
         if json_type:
-            return {"type": json_type, "enum": constants}
-    return {"enum": constants}
+            return {"type": json_type, "enum": list(constants)}
+    return {"enum": list(constants)}
 
 
 def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
@@ -312,12 +342,47 @@ def _described(schema: dict[str, Any], description: str | None) -> dict[str, Any
     return schema
 
 
-def _enum_members(node: ast.ClassDef) -> list[Any]:
-    return [
-        line.value.value
-        for line in node.body
-        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant)
-    ]
+def _enum_members(node: ast.ClassDef | None) -> dict[str, str | int | float | bool]:
+    """Return the values of an enumeration's members by their names.
+
+    Raises Invalid for a value that cannot be read, since the model could never choose it.
+    """
+    members: dict[str, str | int | float | bool] = {}
+    for line in node.body if node else ():
+        match line:
+            case ast.Assign(targets=[ast.Name(id=name)], value=written):
+                value = _plain_value(written)
+            case _:
+                continue
+        if name.startswith("_"):
+            continue
+        if ast.unparse(written) in ("auto()", "enum.auto()"):
+            value = _automatic_value(node, name, list(members.values()))
+        if value is None:
+            raise Invalid(
+                f"The value {ast.unparse(written)[:100]} of the enumeration cannot be read. Write "
+                "a text or a number."
+            )
+        members[name] = value
+    return members
+
+
+def _automatic_value(
+    node: ast.ClassDef | None, name: str, earlier: Sequence[str | int | float | bool]
+) -> str | int | None:
+    """Return the value that `auto()` gives to a member, as the module `enum` defines it."""
+    if node and "StrEnum" in _base_names(node):
+        return name.lower()
+    if not earlier:
+        return 1
+    numbers = [value for value in earlier if isinstance(value, int)]
+    return max(numbers) + 1 if numbers else None
+
+
+def _base_names(node: ast.ClassDef) -> set[str]:
+    return {
+        base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases
+    }
 
 
 def _inherited_fields(
@@ -338,11 +403,8 @@ def _of_class(
     node: ast.ClassDef, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the schema of a model, dataclass or TypedDict, or an enumeration."""
-    bases = {
-        base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases
-    }
-    if bases & {"Enum", "StrEnum", "IntEnum"}:
-        return {"enum": _enum_members(node)}
+    if _base_names(node) & {"Enum", "StrEnum", "IntEnum"}:
+        return {"enum": list(_enum_members(node).values())}
     properties, required = _inherited_fields(node, types, inside)
     for line in node.body:
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):

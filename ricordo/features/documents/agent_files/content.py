@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from ricordo.api.models.base import RequestPart, Tags
+from ricordo.api.models.base import MAX_COUNT, RequestPart, Tags
 from ricordo.domain.clock import DAY, EARLIEST, LATEST
 from ricordo.domain.egress import read_label
 from ricordo.domain.message import Role
@@ -58,13 +58,29 @@ class FileArchive(RequestPart):
     passages: list[FilePassage] = Field([])
 
 
+class FileModelSettings(RequestPart):
+    """The settings of a model in which a conversation differs: fields of `ModelSettings`.
+
+    Null resets a setting.
+    """
+
+    temperature: float | None = None
+    max_output_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    max_reasoning_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
+    response_format: Json | None = None
+    thinks_in_arguments: bool | None = None
+    extra: Json = Field({})
+
+
 class FileConversation(RequestPart):
     """The settings of a conversation in an agent file."""
 
     summary: str | None = None
     description: str | None = None
     model: str | None = None
-    model_settings: Json = Field({})
+    model_settings: FileModelSettings = Field(default_factory=FileModelSettings)
     context_window: int | None = Field(None, ge=1, le=2**53)
     hidden: bool = False
     archived_at: Micros | None = None

@@ -9,7 +9,11 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.text import Json
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.documents.agent_files.local_ids import LocalIds
-from ricordo.features.documents.agent_files.tolerance import ImportNotes, without_unknown
+from ricordo.features.documents.agent_files.tolerance import (
+    ImportNotes,
+    is_id_of,
+    without_unknown,
+)
 from ricordo.features.groups import service
 from ricordo.features.groups.models import GroupRequest
 from ricordo.features.groups.records import Group
@@ -56,9 +60,8 @@ def mend_groups(groups: list[Json], content: Json, notes: ImportNotes) -> list[J
         members = group.get("agent_ids")
         members = members if isinstance(members, list) else []
         manager = config.get("manager_agent_id")
-        if missing := [
-            id for id in (*members, *([manager] if manager else [])) if id not in agent_ids
-        ]:
+        everyone = [*members, *([manager] if manager else [])]
+        if missing := [id for id in everyone if not is_id_of(agent_ids, id)]:
             notes.add(
                 f'Groups: one is left out, since its agent "{str(missing[0])[:80]}" is not in the '
                 "file."
@@ -66,7 +69,7 @@ def mend_groups(groups: list[Json], content: Json, notes: ImportNotes) -> list[J
             continue
         shared = group.get("shared_block_ids")
         if isinstance(shared, list):
-            shared = [id for id in shared if id in block_ids]
+            shared = [id for id in shared if is_id_of(block_ids, id)]
         else:
             shared = []
         mended.append(

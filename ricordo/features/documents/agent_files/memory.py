@@ -291,7 +291,9 @@ class ImportedMemory:
             self.heads[label] = id
         self.chain = new_chain
 
-    def insert(self, tx: Transaction, context: CallContext, spec: AgentSpec) -> AgentSpec:
+    def insert(
+        self, tx: Transaction, context: CallContext, spec: AgentSpec, notes: ImportNotes
+    ) -> AgentSpec:
         """Store the history, its blocks and its proposals; return the agent's spec with them.
 
         If a block of the spec differs from its history, the difference becomes one more version, by
@@ -302,6 +304,7 @@ class ImportedMemory:
             context: The caller's context.
             spec: The spec with the blocks of the file. The returned spec names the stored blocks
                 instead, and the agent's id.
+            notes: Gets notes on proposals that are left out.
 
         Raises:
             Invalid: A block cannot be stored, or the history is too large.
@@ -329,7 +332,7 @@ class ImportedMemory:
             tx, scope, (*spec.blocks, *self.detached), f"Import {spec.name}"
         )
         by_label = {block.label: block for block in stored_blocks}
-        self._propose_all(tx, by_label, expiry_of(context.runtime.settings))
+        self._propose_all(tx, by_label, expiry_of(context.runtime.settings), notes)
         attached_ids = tuple(block.id for block in stored_blocks[: len(spec.blocks)])
         return replace(spec, id=self.chain.owner_id, blocks=(), block_ids=attached_ids)
 
@@ -353,13 +356,17 @@ class ImportedMemory:
         return blocks.insert_all(tx, with_history, [], metadata)
 
     def _propose_all(
-        self, tx: Transaction, by_label: dict[str, Block], expires_after: int | None
+        self,
+        tx: Transaction,
+        by_label: dict[str, Block],
+        expires_after: int | None,
+        notes: ImportNotes,
     ) -> None:
         for proposal in self.memory.proposals:
             try:
                 self._propose(tx, by_label, proposal, expires_after)
             except (Invalid, Conflict) as error:
-                self.notes.add(f"The history of memory: a proposal is left out. {error}")
+                notes.add(f"The history of memory: a proposal is left out. {error}")
 
     def _propose(
         self,

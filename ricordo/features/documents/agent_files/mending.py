@@ -32,6 +32,7 @@ from ricordo.features.documents.agent_files.groups import mend_groups
 from ricordo.features.documents.agent_files.tolerance import (
     ImportNotes,
     fitted,
+    is_id_of,
     storable,
     without_unknown,
 )
@@ -216,9 +217,9 @@ def _existing_ids(
         notes.add(f"Agent: {name} is left out, since it is not a list.")
         return []
     existing = set(file_ids)
-    for missing_id in (id for id in listed if not isinstance(id, str) or id not in existing):
+    for missing_id in (id for id in listed if not is_id_of(existing, id)):
         notes.add(f'Agent: {name} names "{str(missing_id)[:80]}", which is not in the file.')
-    return [id for id in listed if isinstance(id, str) and id in existing]
+    return [id for id in listed if is_id_of(existing, id)]
 
 
 def _link_only_agent(content: Json) -> None:
@@ -705,7 +706,7 @@ def _file(raw: Json, source_ids: set[str], notes: ImportNotes) -> Json:
         file["content"] = text = None
     if not text:
         notes.add(f"Files: {file['file_name']} is left out, since the file has no text of it.")
-    elif str(file.get("source_id")) not in source_ids:
+    elif not is_id_of(source_ids, file.get("source_id")):
         notes.add(f"Files: {file['file_name']} is left out, since its folder is not in the file.")
         file["content"] = None
     return file

@@ -87,7 +87,7 @@ async def import_file(
         infos=[info for _, info in prepared],
     )
     agent_ids = await context.store.write(insert)
-    return AgentImportResponse.of(None, agent_ids=agent_ids, warnings=notes.lines())
+    return AgentImportResponse.of(None, agent_ids=agent_ids, warnings=file.note_lines())
 
 
 async def _prepare(

@@ -56,7 +56,8 @@ class AgentImport:
     """A file that was read and checked.
 
     `specs` are the agents to create, in the file's order. `own_parts` are the agents' parts from
-    `ricordo`, each with its replayed memory.
+    `ricordo`, each with its replayed memory. `notes` are about the reading of the file, and
+    `insert_notes` about the last run of `insert` or `insert_shared`.
     """
 
     content: Json
@@ -64,6 +65,11 @@ class AgentImport:
     tools: list[tuple[str, ToolCreateRequest, ToolSchema]]
     own_parts: list[tuple[parts.FileAgent, ImportedMemory | None]]
     notes: ImportNotes
+    insert_notes: ImportNotes = field(default_factory=ImportNotes)
+
+    def note_lines(self) -> list[str]:
+        """Return the sentences of all notes."""
+        return self.notes.merged(self.insert_notes).lines()
 
 
 def read(
@@ -139,7 +145,7 @@ def insert(
     Args:
         tx: The transaction, which stores all of it.
         context: The caller's context.
-        file: The file that `read` returned; its notes get more notes.
+        file: The file that `read` returned; its `insert_notes` are replaced.
         options: The options that `read` got.
         infos: The descriptions of the agents' models, in the file's order.
 
@@ -155,9 +161,9 @@ def insert(
     for agent, spec, info, (part, memory) in zip(
         file.content["agents"], file.specs, infos, file.own_parts, strict=True
     ):
-        linked = _link_tools(tx, context, agent, spec, imported=imported, notes=file.notes)
+        linked = _link_tools(tx, context, agent, spec, imported=imported, notes=file.insert_notes)
         if memory:
-            linked = memory.insert(tx, context, linked)
+            linked = memory.insert(tx, context, linked, file.insert_notes)
         linked = replace(
             linked, block_ids=(*linked.block_ids, *imported.translate(agent["shared_block_ids"]))
         )
@@ -183,8 +189,8 @@ def insert(
         if part.egress:
             egress.label_conversation(tx, state.conversation.id, None, part.egress)
         if options.takes_schedules:
-            _insert_schedules(tx, context, state.agent.id, part.schedules, file.notes)
-    insert_groups(tx, context.scope, file.content, imported.ids, file.notes)
+            _insert_schedules(tx, context, state.agent.id, part.schedules, file.insert_notes)
+    insert_groups(tx, context.scope, file.content, imported.ids, file.insert_notes)
     return ids
 
 
@@ -196,7 +202,7 @@ def insert_shared(
     Args:
         tx: The transaction.
         context: The caller's context.
-        file: The file that `read` returned; its notes get more notes.
+        file: The file that `read` returned; its `insert_notes` are replaced.
         overrides: A custom tool in the file replaces the stored one of the same name. Otherwise the
             stored one is used.
 
@@ -208,6 +214,7 @@ def insert_shared(
         Forbidden: The caller may not create the file's tools.
         Invalid: A file of a folder cannot be stored.
     """
+    file.insert_notes.clear()
     imported = ImportedIds()
     _insert_tools(tx, context, file, imported, overrides=overrides)
     _insert_folders(tx, context, file.content, imported)
@@ -269,7 +276,7 @@ def _insert_tools(
                 tx, context.scope, request, schema
             )
         elif stored_tool.source_code != request.source_code:
-            file.notes.add(
+            file.insert_notes.add(
                 f"Tools: the source of {schema.name} is left out: this server has another tool of "
                 "this name, which is used."
             )
@@ -281,7 +288,7 @@ def _insert_tools(
         if stored_tool := stored.get(str(entry["name"])):
             imported.ids[id] = stored_tool.id
         elif entry.get("tool_type") not in (None, "custom"):
-            file.notes.add(
+            file.insert_notes.add(
                 f"Tools: {entry['name']} is left out, since this server has no tool of this name."
             )
 
@@ -372,6 +379,7 @@ def _insert_conversation(
     imported: ImportedIds,
 ) -> None:
     fields = {name: getattr(file_conversation, name) for name in export.CONVERSATION_FIELDS}
+    fields["model_settings"] = file_conversation.model_settings.model_dump(exclude_unset=True)
     fields |= dict.fromkeys(("created_at", "updated_at"), tx.clock.now())
     fields |= {"user_id": context.scope.subject, "created_by": context.scope.user_id}
     conversation = Conversation(

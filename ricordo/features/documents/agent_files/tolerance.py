@@ -5,7 +5,7 @@ note.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +37,16 @@ class ImportNotes:
     counts: Counter[str] = field(default_factory=Counter)
     unread: dict[str, Any] = field(default_factory=dict)
     size: int = 0
+
+    def clear(self) -> None:
+        """Remove all notes; a unit of work calls it first, because it may run again."""
+        self.counts.clear()
+        self.unread.clear()
+        self.size = 0
+
+    def merged(self, later: "ImportNotes") -> "ImportNotes":
+        """Return these notes and the later ones, without the unread fields."""
+        return ImportNotes(self.counts + later.counts)
 
     def add(self, sentence: str) -> None:
         self.counts[sentence] += 1
@@ -82,6 +92,16 @@ class ImportNotes:
         if rest <= 0:
             return sentences
         return [*sentences[:_MOST_NOTES], f"There are {rest} more notes of this kind."]
+
+
+def is_id_of(ids: Collection[str], value: Any) -> bool:
+    """Return True if the value is one of these ids. Any JSON value may stand where an id belongs.
+
+    Args:
+        ids: The ids of one kind in the file, as a set or as the keys of a mapping.
+        value: The value in the file, which may be of a type that cannot be hashed.
+    """
+    return isinstance(value, str) and value in ids
 
 
 def without_unknown(
@@ -132,6 +152,7 @@ def fitted(model: type[BaseModel], fields: Json, kind: str, path: str, notes: Im
             _remove(accepted, faults, kind, path, notes)
         else:
             return accepted
+    notes.add(f"{kind}: left out, since each mended fault made another one.")
     return {}
 
 

@@ -252,7 +252,11 @@ def _passage(run: LettaRun, row: Row, archive: Archive) -> Passage:
 async def import_blocks(run: LettaRun) -> dict[str, list[str]]:
     """Import the blocks that several agents share or no agent has.
 
-    Returns the Letta ids of all blocks, by the Letta ids of their agents.
+    A template of a block is imported like any other block if an agent has it.
+
+    Returns:
+        The Letta ids of the blocks that an agent gets, by the Letta id of the agent. A shared
+        block that could not be imported is left out, since no agent may take it for itself.
     """
     agent_ids = {row["id"] for row in await run.rows("agents", "id")}
     agent_counts = Counter[str]()
@@ -268,7 +272,7 @@ async def import_blocks(run: LettaRun) -> dict[str, list[str]]:
         insert_blocks(tx, run, chain, texts, outcome)
 
     for row in await run.rows("block", "id label is_template", order="created_at id"):
-        if row["is_template"]:
+        if row["is_template"] and not agent_counts[row["id"]]:
             run.refused.leave(
                 "templates of blocks", str(row["label"]), "there are no templates here"
             )
@@ -277,7 +281,10 @@ async def import_blocks(run: LettaRun) -> dict[str, list[str]]:
             await run.import_once(
                 row["id"], "blocks", row["label"], partial(import_block, texts=texts)
             )
-    return blocks_of
+    return {
+        agent_id: [id for id in ids if agent_counts[id] == 1 or id in run.done]
+        for agent_id, ids in blocks_of.items()
+    }
 
 
 async def texts_of(run: LettaRun, ids: Sequence[str]) -> list[BlockTexts]:

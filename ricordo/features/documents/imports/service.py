@@ -344,6 +344,8 @@ def _insert(
     """
     scope = target.scope
     id = _conversation_id(target, chat)
+    # The lock keeps the egress policy until the messages with its label are stored.
+    conversations.lock(tx, id)
     conversation = conversations.get(tx, id)
     if conversation is None:
         state = agents.load(tx, scope, target.agent_id)
@@ -373,7 +375,11 @@ def _insert(
         insert_messages(tx, [replace(prompt, created_at=at)])
     stored = messages.by_ids(tx, [message.id for message in batch])
     stored_ids = {message.id for message in stored}
-    new = [message for message in batch if message.id not in stored_ids]
+    new = [
+        replace(message, egress=conversation.egress)
+        for message in batch
+        if message.id not in stored_ids
+    ]
     insert_messages(tx, new)
     if new:
         conversations.add_past(tx, id, len(new), new[-1].created_at)

@@ -15,6 +15,7 @@ export began. Settings and proposals are read after them.
 
 import asyncio
 import hashlib
+import re
 import zipfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import IO, Any, cast
@@ -51,8 +52,9 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.proposals import ProposalFilter
 
-# Windows treats these characters as parts of a path, so they could lead to another folder.
-_ODD = str.maketrans({"\\": "%5C", ":": "%3A"})
+# Windows treats `\` and `:` as parts of a path, so they could lead to another folder. A `%` is
+# replaced only where it would read as a replacement, so that other names stay as they were.
+_ODD = re.compile(r"[\\:]|%(?=5C|3A|25)", re.IGNORECASE)
 _PORTION = 20  # versions or proposals, with their texts, in memory at a time
 Records = AsyncIterator[Sequence[Json]]
 
@@ -71,6 +73,17 @@ class _Sink(list[bytes]):
         content = b"".join(self)
         self.clear()
         return content
+
+
+def text_name(label: str) -> str:
+    """Return the name of the file with a block's text. Each label has another name.
+
+    >>> text_name("C:/100%")
+    'blocks/C%3A/100%.md'
+    >>> text_name("a%3Ab")
+    'blocks/a%253Ab.md'
+    """
+    return f"{TEXTS}{_ODD.sub(lambda match: f'%{ord(match[0]):02X}', label)}.md"
 
 
 async def archive_of(runtime: Runtime, scope: Scope, memory: UserMemory) -> AsyncIterator[bytes]:
@@ -100,7 +113,7 @@ async def archive_of(runtime: Runtime, scope: Scope, memory: UserMemory) -> Asyn
                     lambda tx, blob=blob: versions.read_text(tx, chain.id, blob)  # type: ignore[misc]
                 )
             ).encode()
-            name = f"{TEXTS}{label.translate(_ODD)}.md"
+            name = text_name(label)
             with begin(name) as file:
                 await asyncio.to_thread(file.write, content)
             manifest.add(name, hashlib.sha256(content).hexdigest())

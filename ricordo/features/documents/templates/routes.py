@@ -44,7 +44,7 @@ async def create(context: RequestContext, body: models.TemplateRequest) -> Json:
         template = await context.store.write(
             lambda tx: service.create(tx, context, name, of_file(tx), None)
         )
-        warn(file.notes.lines(), _OF_FILE)
+        warn(file.note_lines(), _OF_FILE)
     return models.TemplateResponse.from_template(template)
 
 
@@ -70,7 +70,7 @@ async def update(
         return service.put(tx, context, template, content, saves=saves)
 
     updated = await context.store.write(change)
-    warn(file.notes.lines(), _OF_FILE)
+    warn(file.note_lines(), _OF_FILE)
     message = (
         f"{updated.name} now has the content of the agent file; its newest saved version is "
         f"{updated.version}. It follows no agent."

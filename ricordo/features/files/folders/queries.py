@@ -51,6 +51,7 @@ update_file = _FILES.updates(
 )
 _FIND = _FILES.select.where(equal(files, "id"), _EXISTS)
 _LOCK = _FIND.with_for_update()
+_LOCK_FOLDER = select(folders.c.id).where(equal(folders, "id")).with_for_update(key_share=True)
 _HIDE = (
     update(files)
     .where(one_of(files.c.id, "file_ids"))
@@ -516,6 +517,11 @@ def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
 
 def set_egress(tx: Transaction, folder_id: str, label: str | None) -> None:
     tx.run(update(folders).where(folders.c.id == folder_id).values(egress=label))
+
+
+def lock_folder(tx: Transaction, folder_id: str) -> None:
+    """Lock a folder for a change of its policy, which `egress_of` waits for."""
+    tx.lock(_LOCK_FOLDER, {"id": folder_id})
 
 
 def egress_of(tx: Transaction, folder_id: str) -> str | None:

@@ -187,10 +187,10 @@ def awaits_first_sign_in(tx: Transaction, user_id: str) -> bool:
 
 
 def role_without_invitation(tx: Transaction, user_id: str) -> Role:
-    """Return the role of a login that no invitation gave: a guardian stays one.
+    """Return the role of a login that no invitation gave: "guardian" or "user".
 
-    The newest key of the user says who is a guardian, or else the newest invitation, also if its
-    link was never used. All others are users, so no login gives more rights than these two roles.
+    The role of the user's newest key decides. Without a key the newest invitation decides, even if
+    its link was never used. All other roles become "user", so no login gives more rights.
     """
     invited = tx.first(_INVITED_AS, {"user_id": user_id})
     given = keys.last_role(tx, user_id) or (invited.role if invited else None)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.domain.clock import to_micros
-from ricordo.domain.egress import LABEL, NOBODY_AT_ALL
+from ricordo.domain.egress import LABEL, NOBODY_AT_ALL, shared_label
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.text import Json
 from ricordo.errors import Conflict
@@ -156,7 +156,18 @@ def store_facts(tx: Transaction, user: User, records: Iterable[FactRecord]) -> i
             "that user first, or restore on another server."
         )
     queries.insert(tx, *facts)
+    _restore_policies(tx, user, {fact.kind for fact in facts})
     return len(facts)
+
+
+def _restore_policies(tx: Transaction, user: User, kinds: Iterable[FactKind]) -> None:
+    """Give each kind the egress policy that all of its restored facts have.
+
+    An archive has the labels of facts, and not the policies of kinds.
+    """
+    for kind in kinds:
+        if label := shared_label(queries.fact_labels(tx, user.id, kind)):
+            queries.set_kind_label(tx, user.organization_id, user.id, kind, label)
 
 
 FILE = UserFile(_NAME, read_facts, FactRecord, store_facts)

@@ -1,7 +1,10 @@
 """Decisions of a user about facts: approve, reject, correct, add and forget."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from ricordo.domain.egress import ONLY_OWNER, is_as_strict, join, label_of
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope, User
@@ -204,6 +207,39 @@ def add(
     queries.insert(tx, fact)
     settle(tx, fact, live, relations, resolved_by=by)
     return queries.get(tx, Scope(user.organization_id), fact.id)
+
+
+def set_egress(
+    tx: Transaction, scope: Scope, user: User, kind: FactKind, names: Sequence[str] | None
+) -> str | None:
+    """Set the egress policy of a kind of the user's facts, and return its label.
+
+    The user's choice replaces the labels of stored facts. The choice of anybody else is added to
+    them, since facts that were restored or moved to this kind may have other labels.
+
+    Args:
+        tx: The transaction, which locks the user, so that no fact is stored meanwhile.
+        scope: The caller, who may decide about the user's facts.
+        user: The user.
+        kind: The kind of facts.
+        names: Providers, kinds of tools or "local"; None removes the policy.
+
+    Raises:
+        Forbidden: if a caller who is not the user would let more destinations see the facts.
+        Invalid: if a name cannot be a destination, or there are too many.
+    """
+    label = label_of(names)
+    users.lock(tx, user.id)
+    old = queries.kind_labels(tx, user.organization_id, user.id).get(kind)
+    is_owner = scope.subject == user.id
+    if not (is_owner or is_as_strict(label, old)):
+        raise Forbidden(ONLY_OWNER)
+    queries.set_kind_label(tx, user.organization_id, user.id, kind, label)
+    if is_owner:
+        queries.relabel(tx, user.id, kind, lambda _: label)
+    else:
+        queries.relabel(tx, user.id, kind, partial(join, label))
+    return label
 
 
 def _reworded(fact: UserFact, sentence: str) -> UserFact:

@@ -1,10 +1,10 @@
 """Queries of facts, of the marks of read messages, and of policies."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Select, bindparam, delete, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, case, delete, func, select
 from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 
@@ -253,15 +253,14 @@ def kind_labels(tx: Transaction, organization_id: str, user_id: str) -> dict[str
 def set_kind_label(
     tx: Transaction, organization_id: str, user_id: str, kind: FactKind, label: str | None
 ) -> None:
-    """Set the egress label of a kind of facts, also for stored facts.
+    """Set the egress label of a kind of facts, for facts that are stored later.
 
     Args:
         tx: The transaction.
         organization_id: The user's organization.
         user_id: The user.
         kind: The kind of facts.
-        label: The label from `label_of`, which replaces the labels of stored facts; None for no
-            limit.
+        label: The label; None for no limit.
     """
     is_kind = (
         (fact_egress.c.organization_id == organization_id)
@@ -277,8 +276,36 @@ def set_kind_label(
             "egress": label,
         }
         tx.run(insert_row(fact_egress), values)
-    is_of_kind = (user_facts.c.user_id == user_id) & (user_facts.c.kind == kind)
-    tx.run(update_rows(user_facts).where(is_of_kind).values(egress=label))
+
+
+def fact_labels(tx: Transaction, user_id: str, kind: FactKind) -> list[str | None]:
+    """Return the different egress labels of the user's stored facts of a kind."""
+    statement = select(user_facts.c.egress).where(_is_of_kind(user_id, kind)).distinct()
+    return [row.egress for row in tx.all(statement)]
+
+
+def relabel(
+    tx: Transaction, user_id: str, kind: FactKind, new_label: Callable[[str | None], str | None]
+) -> None:
+    """Change the egress labels of the user's stored facts of a kind.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        kind: The kind of facts.
+        new_label: Returns the new label for an old one.
+    """
+    # There are few different labels, so each takes one statement.
+    new_labels = {label: new_label(label) for label in fact_labels(tx, user_id, kind)}
+    column = user_facts.c.egress
+    cases = [(column.is_not_distinct_from(old), new) for old, new in new_labels.items()]
+    if cases:
+        changed = case(*cases)
+        tx.run(update_rows(user_facts).where(_is_of_kind(user_id, kind)).values(egress=changed))
+
+
+def _is_of_kind(user_id: str, kind: FactKind) -> ColumnElement[bool]:
+    return (user_facts.c.user_id == user_id) & (user_facts.c.kind == kind)
 
 
 def policy_of(tx: Transaction, organization_id: str, user_id: str) -> FactPolicy:

@@ -9,10 +9,10 @@ from fastapi import Query
 from ricordo.api.call import RequestContext
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import to_micros
-from ricordo.domain.egress import ONLY_OWNER, is_as_strict, label_of, names_of
+from ricordo.domain.egress import allowed_names
 from ricordo.domain.scope import ADMIN, User
 from ricordo.domain.text import Json
-from ricordo.errors import Forbidden, Invalid
+from ricordo.errors import Invalid
 from ricordo.features.knowledge.facts import decisions, queries
 from ricordo.features.knowledge.facts.decisions import FactChange
 from ricordo.features.knowledge.facts.models import (
@@ -125,17 +125,12 @@ def set_fact_egress(
     Only the user may allow more than before.
     """
     user = _owned(tx, context, user_id)
-    label = label_of(body.allowed)
-    old = queries.kind_labels(tx, user.organization_id, user.id).get(body.kind)
-    if context.scope.subject != user.id and not is_as_strict(label, old):
-        raise Forbidden(ONLY_OWNER)
-    queries.set_kind_label(tx, user.organization_id, user.id, body.kind, label)
+    label = decisions.set_egress(tx, context.scope, user, body.kind, body.allowed)
     return _egress_response(body.kind, label)
 
 
 def _egress_response(kind: str, label: str | None) -> Json:
-    clauses = names_of(label)
-    return FactEgressResponse.of(None, kind=kind, allowed=clauses[0] if clauses else None)
+    return FactEgressResponse.of(None, kind=kind, allowed=allowed_names(label))
 
 
 @router.get("/{fact_id}", response_model=FactResponse)

@@ -17,14 +17,14 @@ _MOST_SEARCHED = 2_000
 # The score of an ended fact is multiplied by this factor.
 _ENDED = 0.8
 # The most facts that a search of messages shows with its hits, and their least score. A fact is
-# much shorter than a message, so a weak match costs little (docs/internals/retrieval.md).
+# much shorter than a message, so a weak match costs little (docs/internals/retrieval.md). The limit
+# applies after `_ENDED`, so that it includes an ended fact based on the last of `_HITS`.
 MOST_BESIDE = 8
-_MATCHES = 0.05
-# The score of a fact that is based on the best hit. Facts of later hits get a slightly lower score.
-_BEST_HIT = 0.3
-_STEP = 0.05
-# Only facts based on one of this many first hits are found.
+_LEAST_SCORE = 0.04
+# Only facts based on one of this many first hits are found. The last of them gives a fact the score
+# `_STEP`, and each better one gives `_STEP` more.
 _HITS = 6
+_STEP = 0.05
 
 
 def matching_facts(
@@ -54,7 +54,7 @@ def ranked(
         message_ids: As in `matching_facts`.
     """
     by_words = line_scores([fact.sentence for fact in facts], query)
-    by_message = {id: _BEST_HIT - _STEP * rank for rank, id in enumerate(message_ids[:_HITS])}
+    by_message = {id: _STEP * (_HITS - rank) for rank, id in enumerate(message_ids[:_HITS])}
     scored: list[tuple[UserFact, float]] = []
     for fact, words in zip(facts, by_words, strict=True):
         messages = max(
@@ -75,7 +75,7 @@ def beside(
         query: The words to look for.
         message_ids: As in `matching_facts`.
     """
-    return [fact for fact, score in ranked(facts, query, message_ids) if score >= _MATCHES * _ENDED]
+    return [fact for fact, score in ranked(facts, query, message_ids) if score >= _LEAST_SCORE]
 
 
 def beside_hits(tx: Transaction, query: FactQuery) -> list[KnownFact]:

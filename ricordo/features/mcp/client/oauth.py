@@ -235,9 +235,9 @@ class Consents:
         if not is_address(address) or not state:
             consent.task.cancel()
             raise Unavailable("It sent no address of a consent page.")
-        for other in list(self._waiting)[: len(self._waiting) - _MOST_WAITING + 1]:
-            self._end(other)
         self._waiting[state] = consent
+        for oldest in list(self._waiting)[:-_MOST_WAITING]:
+            self._end(oldest)
         consent.task.add_done_callback(lambda _: self._waiting.pop(state, None))
         return address
 

@@ -16,7 +16,7 @@ from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunRespon
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.ids import new_id
 from ricordo.domain.text import Json
-from ricordo.errors import Conflict, Invalid, Unavailable
+from ricordo.errors import Conflict, DatabaseFailed, Invalid, Unavailable
 from ricordo.features.mcp.client import queries, service
 from ricordo.features.mcp.client.models import (
     AcceptRequest,
@@ -58,8 +58,11 @@ def runner_in(runtime: Runtime) -> McpRunner:
 def failure(error: Unavailable) -> Response:
     """Return the response for a server's failure, with the statuses that clients know.
 
-    It is 408 if the server took too long, otherwise 502.
+    It is 408 if the server took too long, otherwise 502. Raises a failure of this server's
+    database.
     """
+    if isinstance(error, DatabaseFailed):
+        raise error
     if isinstance(error, TimedOut):
         return answer({"detail": str(error)}, 408)
     return answer(

@@ -11,7 +11,7 @@ import orjson
 
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.tool import Tool, ToolType
-from ricordo.errors import RicordoError, Unavailable
+from ricordo.errors import DatabaseFailed, RicordoError, Unavailable
 from ricordo.features.mcp.client import queries, service
 from ricordo.features.mcp.client.commands import over_stdio
 from ricordo.features.mcp.client.listed_tools import ListedTool, plain, read_tools
@@ -118,6 +118,8 @@ class McpRunner:
                 output, served = await send()
             if output is not None:
                 return output
+        except DatabaseFailed:
+            raise
         except Unavailable as error:
             await self._note(store, server, error)
             raise type(error)(
@@ -150,6 +152,8 @@ class McpRunner:
         try:
             session = self._open(store, server, scope.user_id)
             listed = await self._listed(session)
+        except DatabaseFailed:
+            raise
         except Unavailable as error:
             await self._note(store, server, error)
             raise type(error)(f'The MCP server "{server.name}" failed: {error}') from error

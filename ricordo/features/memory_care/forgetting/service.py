@@ -41,6 +41,19 @@ _CHANGES_AGENTS = "agents:write"
 _MOST_PARTS = 20
 # Retried practically without end; later attempts are ten minutes apart.
 _ATTEMPTS = 1_000_000
+# The fields of a `Forgetting` that its request decided; the others are its progress.
+_ASKED_FOR = (
+    "user_id",
+    "conversation_id",
+    "local_user_id",
+    "text",
+    "ids",
+    "takes_all",
+    "takes_perhaps",
+    "is_never_again",
+    "by_meaning",
+    "changes_agents",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,8 +383,8 @@ def is_perhaps_chosen(choice: Choice) -> bool:
 
 
 def _is_same(first: Forgetting, second: Forgetting) -> bool:
-    names = ("user_id", "conversation_id", "text", "ids", "takes_all", "takes_perhaps")
-    return all(getattr(first, name) == getattr(second, name) for name in names)
+    """Return whether both remove the same texts, with the same rights and consequences."""
+    return all(getattr(first, name) == getattr(second, name) for name in _ASKED_FOR)
 
 
 def _unfinished(tx: Transaction, key: str | None = None) -> list[tuple[Job, Forgetting]]:

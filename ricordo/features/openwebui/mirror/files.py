@@ -21,7 +21,7 @@ from ricordo.features.openwebui.mirror import queries
 from ricordo.features.openwebui.mirror.queries import SyncedItem
 from ricordo.features.openwebui.mirror.sessions import KnowledgeFile, NotTaken, OpenWebUI, text_of
 from ricordo.features.openwebui.mirror.texts import carried_over, plain_key, says_the_same
-from ricordo.features.sync.remotes.service import RemoteMoved, require_lease
+from ricordo.features.sync.remotes.service import RemoteMoved
 from ricordo.memory.text import merge_lines
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -113,7 +113,7 @@ class FileSync:
         yet.
         """
         file_and_text = await self._client.file(file.id)
-        if file_and_text is None or file_and_text[0].is_processed:
+        if file_and_text is None or file_and_text[0].in_process:
             return None
         current, text = file_and_text
         same_upload = item
@@ -191,9 +191,8 @@ class FileSync:
         file_and_text = await self._client.file(item.there_id)
         if file_and_text:
             file = file_and_text[0]
-            if file.is_processed or file.state != item.seen:
+            if file.in_process or file.state != item.seen:
                 raise RemoteMoved
-        await require_lease(self._store)
         # Record the removal first. Otherwise after a kill the next sync would assume that a person
         # deleted the file.
         await self._store.write(
@@ -208,7 +207,6 @@ class FileSync:
         # The file was just deleted, or it is blank, which Open WebUI refuses.
         if content is None or not content.strip():
             return
-        await require_lease(self._store)
         new_item = item or self._new(path)
         try:
             file = await self._client.upload(knowledge_id, path, content)

@@ -22,7 +22,7 @@ from ricordo.features.openwebui.mirror import queries
 from ricordo.features.openwebui.mirror.queries import SyncedItem
 from ricordo.features.openwebui.mirror.sessions import OpenWebUI, StoredNote, grants_of
 from ricordo.features.openwebui.mirror.texts import carried_over, markdown_key, says_the_same
-from ricordo.features.sync.remotes.service import RemoteMoved, require_lease
+from ricordo.features.sync.remotes.service import RemoteMoved
 from ricordo.memory import user_memory
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
 from ricordo.memory.text import merge_lines
@@ -175,7 +175,6 @@ class NoteSync:
     async def _write_note(
         self, note_id: str | None, block: Block, grants: list[dict[str, str]]
     ) -> StoredNote:
-        await require_lease(self._store)
         return await self._client.put_note(
             note_id,
             block.title or block.label,
@@ -188,4 +187,3 @@ class NoteSync:
         note = await self._client.note(item.there_id)
         if note and note.updated_at != item.seen:
             raise RemoteMoved
-        await require_lease(self._store)

@@ -17,7 +17,8 @@ import httpx2
 import orjson
 
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.sync.remotes.service import RemoteMoved
+from ricordo.features.sync.remotes.service import RemoteMoved, require_lease
+from ricordo.storage.engine.store import Store
 
 _SECONDS = 60.0
 _MAX_ANSWER_BYTES = 50_000_000
@@ -40,14 +41,14 @@ class KnowledgeFile:
     """A file of a knowledge base.
 
     `text_hash` is the hash of the text that Open WebUI searches, `file_hash` the hash of the
-    uploaded bytes. While the file is being processed (`is_processed`), its content is not known.
+    uploaded bytes. While the file is being processed (`in_process`), its content is not known.
     """
 
     id: str
     path: str
     text_hash: str
     file_hash: str
-    is_processed: bool = False
+    in_process: bool = False
 
     @property
     def state(self) -> str:
@@ -80,11 +81,12 @@ class OpenWebUI:
     """A connection to Open WebUI, for one sync.
 
     All methods raise Unavailable if Open WebUI fails or does not answer, and Invalid if it refuses
-    the key.
+    the key. Methods that write there raise LeaseLost if the sync's job was cancelled or taken over.
     """
 
-    def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
+    def __init__(self, http: httpx2.AsyncClient, url: str, store: Store) -> None:
         self._http = http
+        self._store = store
         self._url = f"{url.rstrip('/')}/api/v1"
 
     async def knowledge_base(self, marker: str, name: str, reader: str) -> str:
@@ -321,6 +323,8 @@ class OpenWebUI:
         is_upload: bool = False,
         **options: Any,
     ) -> _Received:
+        if method != "GET":
+            await require_lease(self._store)
         try:
             answer = await self._answer(method, path, **options)
         except (httpx2.TransportError, httpx2.DecodingError) as error:
@@ -355,12 +359,13 @@ class OpenWebUI:
 
 
 @asynccontextmanager
-async def connected(url: str | None, key: str | None) -> AsyncIterator[OpenWebUI]:
+async def connected(url: str | None, key: str | None, store: Store) -> AsyncIterator[OpenWebUI]:
     """Open a connection for a sync.
 
     Args:
         url: The address of Open WebUI; None if it is not set.
         key: The API key of an administrator; None if it is not set.
+        store: The store, which checks the lease of the sync's job before each write there.
 
     Raises:
         Invalid: if one of the two is missing.
@@ -373,7 +378,7 @@ async def connected(url: str | None, key: str | None) -> AsyncIterator[OpenWebUI
         trust_env=False,
         follow_redirects=False,
     ) as http:
-        yield OpenWebUI(http, url)
+        yield OpenWebUI(http, url, store)
 
 
 def grants_of(reader: str, *, is_writable: bool) -> list[Json]:
@@ -416,7 +421,7 @@ def _file(row: Json, folder: str) -> KnowledgeFile:
         path=f"{folder}/{name}" if folder else name,
         text_hash=str(row.get("hash") or ""),
         file_hash=str(metadata.get("file_hash") or ""),
-        is_processed=status in ("pending", "processing"),
+        in_process=status in ("pending", "processing"),
     )
 
 

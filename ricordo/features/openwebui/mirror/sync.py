@@ -79,7 +79,8 @@ class OpenWebUIRemotes:
         key = OpenWebUISettings().openwebui_api_key
         user = await store.read(lambda tx: owner_of(tx, remote))
         reader = id_there(user)
-        async with connected(address, key.get_secret_value() if key else None) as client:
+        secret = key.get_secret_value() if key else None
+        async with connected(address, secret, store) as client:
             return await until_settled(lambda: _attempt(store, client, remote, user, reader))
 
 

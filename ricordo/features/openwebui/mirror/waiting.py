@@ -16,7 +16,6 @@ from ricordo.features.memory_care.notifications.service import DigestEntry
 from ricordo.features.openwebui.mirror import queries
 from ricordo.features.openwebui.mirror.queries import SyncedItem
 from ricordo.features.openwebui.mirror.sessions import OpenWebUI, grants_of
-from ricordo.features.sync.remotes.service import require_lease
 from ricordo.memory import user_memory
 from ricordo.pages.filters import editable_markdown
 from ricordo.storage import proposals
@@ -58,7 +57,6 @@ async def sync_waiting(
             await store.write(partial(queries.remove, item=item))
         return
     if note is None or note.noted.get("text") != text or note.text.strip() != text.strip():
-        await require_lease(store)
         note = await client.put_note(
             note.id if note else None,
             TITLE,

@@ -325,6 +325,11 @@ class Database:
                 return self._commit(edit)
             return expected
 
+    def heads(self) -> dict[str, str]:
+        """Return all branches by name, each with the hash of its newest commit."""
+        rows = self.engine.run("SELECT name, hash FROM dolt_branches")
+        return {str(name): str(hash) for name, hash in rows}
+
     def branches(self) -> list[DoltCommit]:
         rows = self.engine.run("SELECT hash, latest_commit_message, name FROM dolt_branches")
         branches = (DoltCommit(str(hash), str(message), str(name)) for hash, message, name in rows)
@@ -408,20 +413,28 @@ class Database:
             for commit in self.log(until=name)
         )
 
-    def begin_again(self, expected: str) -> None:
+    def begin_again(self, expected: Mapping[str, str]) -> None:
         """Remove the history of `main` and the proposals' branches, and create the table again.
 
         Args:
-            expected: The hash that `main` had when the caller read it.
+            expected: The branches with their hashes, as the caller read them before it checked
+                that all commits are Ricordo's.
 
         Raises:
-            RemoteMoved: if `main` has another hash. The proposals' branches are removed already
-                then.
+            RemoteMoved: if a branch has another hash, or was added or removed. Then nothing that
+                others committed is removed. If `main` moved at the last moment, branches of
+                proposals are gone, and the next sync makes them again.
         """
         root = self.log()[-1].hash
+        if self.heads() != expected:
+            raise RemoteMoved
+        # The branches are removed first. A killed sync that had reset `main` already would keep
+        # their old history.
         for branch in self.branches():
+            if branch.hash != expected[branch.branch]:
+                raise RemoteMoved
             self.drop_branch(branch.branch)
-        if self.head() != expected:
+        if self.head() != expected[MAIN]:
             raise RemoteMoved
         self.engine.call("dolt_reset", "--hard", root)
         self.prepare()

@@ -237,13 +237,14 @@ class _DoltSync:
         was_reset = trailer is None  # a kill may have come before its bytes were removed
         if trailer and not await self._store.read(lambda tx: is_rewritten(tx, trailer)):
             return
+        # Read the branches before the check, so that a commit during it is noticed.
+        heads = await asyncio.to_thread(self._database.heads)
         messages = task_tables.messages_of(self._name)
         if not await asyncio.to_thread(self._database.is_only_of, chain_id, messages):
             return
         await require_lease(self._store)
         if not was_reset:
-            head = await asyncio.to_thread(self._database.head)
-            await asyncio.to_thread(self._database.begin_again, head)
+            await asyncio.to_thread(self._database.begin_again, heads)
         await asyncio.to_thread(self._database.drop_unreachable)
         # The push then creates the table and its rows.
         self.remote = replace(self.remote, seen=None, followed=0)

@@ -389,12 +389,12 @@ async def change_settings(request: Request) -> Response:
         metadata = dict(address.block.metadata)
         metadata.pop("teachers_see", None)
         metadata.pop("teachers_ask", None)
-        await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": metadata})
+        await _save_metadata(request, address.block.id, metadata, address.version)
         return done(request, address.page, f"Teachers no longer see {address.label}.")
     if form.get("show") == "teachers" and address.block:
         metadata = dict(address.block.metadata)
         metadata["teachers_see"] = metadata.pop("teachers_ask", None)
-        await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": metadata})
+        await _save_metadata(request, address.block.id, metadata, address.version)
         return done(request, address.page, f"Teachers of the course now see {address.label}.")
     names = ("title", "description", "limit", "policy")
     body = {name: form[name].strip() or None for name in names if name in form}
@@ -403,6 +403,14 @@ async def change_settings(request: Request) -> Response:
         policy = {"allowed": _allowed_names(form["egress"])}
         await Api(request).ask("PUT", f"/v1/blocks/{address.block.id}/egress", policy)
     return done(request, address.page, f"The settings of {address.label} were changed.")
+
+
+async def _save_metadata(
+    request: Request, block_id: str, metadata: Mapping[str, Any], version: str
+) -> None:
+    """Replace the block's metadata. Raises RefusedByApi if the block changed since `version`."""
+    path = f"/v1/blocks/{block_id}"
+    await Api(request).ask("PATCH", path, {"metadata": metadata}, if_match=version)
 
 
 async def _egress_policy(request: Request, address: BlockAddress) -> Any:

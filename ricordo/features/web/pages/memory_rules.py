@@ -1,6 +1,6 @@
 """Rules for things never to remember, and postponed suggestions, on pages of memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fastapi import Request, Response
 
@@ -13,6 +13,8 @@ from ricordo.pages.shell import base_of
 _TITLE = "Never remember"
 _DESCRIPTION = "Things that no agent may remember or propose, one a line. Agents do not see this."
 _NOT_FOUND = 404
+_PRECONDITION_FAILED = 412
+_MOST_ATTEMPTS = 20
 _COOKIE = "ricordo_later"
 _SECONDS = 86_400
 _ID_END = 12  # characters of an id that distinguish it from others
@@ -34,33 +36,77 @@ async def add_rule(api: Api, user_id: str, rule: str) -> None:
     rule = rule_of(rule)
     if not rule:
         raise Invalid("Write what agents must never remember.")
-    rules = await _rules(api, user_id)
-    if rule in rules:
-        return
-    body = {
-        "body": "\n".join([*rules, rule]),
+    fields = {
         "title": _TITLE,
         "description": _DESCRIPTION,
         "policy": "read_only",
         "message": "Never remember things like this",
     }
-    await api.ask("PUT", f"/users/{user_id}/blocks/{NEVER_REMEMBER}", body)
+    await _change(api, user_id, lambda rules: list(dict.fromkeys([*rules, rule])), fields)
 
 
 async def remove_rule(api: Api, user_id: str, rule: str) -> None:
-    rules = [line for line in await _rules(api, user_id) if line != rule]
-    body = {"body": "\n".join(rules), "message": "Remove a rule"}
-    await api.ask("PUT", f"/users/{user_id}/blocks/{NEVER_REMEMBER}", body)
+    """Remove a rule from the user's rules; a missing one changes nothing.
+
+    Args:
+        api: The API, called as the request's caller.
+        user_id: The user.
+        rule: The rule as it is stored.
+
+    Raises:
+        RefusedByApi: if the caller may not change the rules.
+    """
+    fields = {"message": "Remove a rule"}
+    await _change(api, user_id, lambda rules: [other for other in rules if other != rule], fields)
 
 
-async def _rules(api: Api, user_id: str) -> list[str]:
+async def _change(
+    api: Api, user_id: str, change: Callable[[list[str]], list[str]], fields: Mapping[str, str]
+) -> None:
+    """Change the rules that are stored now.
+
+    If others change them between the read and the write, the write is refused, and both are
+    repeated.
+
+    Args:
+        api: The API, called as the request's caller.
+        user_id: The user.
+        change: Returns the new rules for the present ones.
+        fields: The other fields of the write.
+
+    Raises:
+        RefusedByApi: if the caller may not change the rules, or others change them all the time.
+    """
+    path = f"/users/{user_id}/blocks/{NEVER_REMEMBER}"
+    for attempts_left in reversed(range(_MOST_ATTEMPTS)):
+        rules, version = await _rules(api, path)
+        new_rules = change(rules)
+        if new_rules == rules:
+            return
+        try:
+            await api.ask(
+                "PUT",
+                path,
+                {"body": "\n".join(new_rules), **fields},
+                if_match=version,
+                if_none_match="*" if version is None else None,
+            )
+        except RefusedByApi as refusal:
+            if refusal.status != _PRECONDITION_FAILED or not attempts_left:
+                raise
+        else:
+            return
+
+
+async def _rules(api: Api, path: str) -> tuple[list[str], str | None]:
+    """Return the rules and the version of their block; None if there is no block."""
     try:
-        block = await api.get(f"/users/{user_id}/blocks/{NEVER_REMEMBER}")
+        block = await api.get(path)
     except RefusedByApi as refusal:
         if refusal.status != _NOT_FOUND:
             raise
-        return []
-    return [line for line in str(block["body"]).split("\n") if line.strip()]
+        return [], None
+    return [line for line in str(block["body"]).split("\n") if line.strip()], block["version"]
 
 
 def put_off(request: Request, response: Response, ids: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
     await opened.close()
 
 
-async def claimed(stage: Stage, *agents: str) -> Job:
+async def running_batch_job(stage: Stage, *agents: str) -> Job:
     """Make a batch with a message to each of these agents, whose job is running."""
     sent = [
         {"agent_id": agent, "input": f"Message {number}."} for number, agent in enumerate(agents)
@@ -57,7 +57,7 @@ async def run(stage: Stage, job: Job) -> list[tuple[int, int]]:
     return told
 
 
-async def counts(stage: Stage, job: Job) -> dict[str, int]:
+async def status_counts(stage: Stage, job: Job) -> dict[str, int]:
     return (await stage.store.read(lambda tx: queries.counts(tx, [job.id])))[job.id]
 
 
@@ -68,21 +68,21 @@ async def said(stage: Stage, agent: str) -> list[str]:
     return [one.text for one in found]
 
 
-async def test_a_job_that_was_killed_begins_no_turn_twice(stage: Stage) -> None:
+async def test_a_killed_job_starts_no_turn_twice(stage: Stage) -> None:
     agent = await stage.agent()
-    job = await claimed(stage, agent, agent)
+    job = await running_batch_job(stage, agent, agent)
     gate = Gate()
     stage.lines += ["One.", gate.line("Two.")]
     first = asyncio.create_task(run(stage, job))
     await gate.reached()
     first.cancel()  # this stops only the job; the turn continues
     await asyncio.wait([first])
-    assert await counts(stage, job) == {"completed": 1, "waiting": 1}
+    assert await status_counts(stage, job) == {"completed": 1, "waiting": 1}
     again = asyncio.create_task(run(stage, job))
     await asyncio.sleep(0.05)
     gate.open()
     assert await again == [(2, 2)]
-    assert await counts(stage, job) == {"completed": 2}
+    assert await status_counts(stage, job) == {"completed": 2}
     # The kill comes after the turns and before any result is stored.
     values = {"status": "waiting", "request": {"agent_id": agent, "input": "Message 0."}}
     await stage.store.write(
@@ -96,9 +96,9 @@ async def test_a_job_that_was_killed_begins_no_turn_twice(stage: Stage) -> None:
     assert [one.text for one in answers] == ["Two.", "One."]
 
 
-async def test_a_cancelled_job_ends_the_turn_that_it_began(stage: Stage) -> None:
+async def test_cancelling_a_job_ends_its_running_turn(stage: Stage) -> None:
     agent = await stage.agent()
-    job = await claimed(stage, agent)
+    job = await running_batch_job(stage, agent)
     gate = Gate()
     stage.lines.append(gate.line("Never."))
     running = asyncio.create_task(run(stage, job))
@@ -108,21 +108,21 @@ async def test_a_cancelled_job_ends_the_turn_that_it_began(stage: Stage) -> None
     running.cancel()
     await asyncio.wait([running])
     assert stage.runtime.live == {}
-    assert await counts(stage, job) == {"waiting": 1}
+    assert await status_counts(stage, job) == {"waiting": 1}
 
 
-async def test_a_server_that_lost_the_job_notes_nothing(stage: Stage) -> None:
+async def test_a_server_that_lost_its_job_stores_no_results(stage: Stage) -> None:
     agent = await stage.agent()
-    job = await claimed(stage, agent)
+    job = await running_batch_job(stage, agent)
     stage.lines.append("One.")
     with pytest.raises(LeaseLost):
         await run(stage, replace(job, worker="another"))
-    assert await counts(stage, job) == {"waiting": 1}
+    assert await status_counts(stage, job) == {"waiting": 1}
 
 
-async def test_a_server_that_shuts_down_leaves_the_rest_for_later(stage: Stage) -> None:
-    job = await claimed(stage, await stage.agent())
+async def test_a_server_that_shuts_down_leaves_requests_waiting(stage: Stage) -> None:
+    job = await running_batch_job(stage, await stage.agent())
     stage.runtime.is_stopping = True
     with pytest.raises(Unavailable, match="shutting down"):
         await run(stage, job)
-    assert await counts(stage, job) == {"waiting": 1}
+    assert await status_counts(stage, job) == {"waiting": 1}

@@ -20,7 +20,7 @@ from ricordo.storage.schema.core_tables import api_keys
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.features.automation.batches.conftest import Api
 from tests.features.automation.schedules.conftest import wait_for
-from tests.features.automation.schedules.test_sending import new_agent, said
+from tests.features.automation.schedules.test_sending import new_agent, sent_otids
 from tests.seams.http import ok, refused
 from tests.seams.server import LIMIT, Gate, ServerInThread, StrictLetta, serving
 from tests.support.json_server import JsonServer
@@ -38,15 +38,15 @@ class Receiver(JsonServer):
         return [status, words]
 
 
-def asked(agent: str, words: str = "Hello.") -> dict[str, Any]:
+def request_to(agent: str, words: str = "Hello.") -> dict[str, Any]:
     return {"agent_id": agent, "messages": [{"role": "user", "content": words}]}
 
 
-def make(http: Any, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
+def create_batch(http: Any, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
     return dict(ok(http.post(PATH, json={"requests": list(requests), **more})))
 
 
-def ended(http: Any, id: str) -> dict[str, Any]:
+def wait_for_batch(http: Any, id: str) -> dict[str, Any]:
     """Wait until the batch has ended, and return it."""
     return dict(
         wait_for(
@@ -64,13 +64,15 @@ def words_of(http: Any, id: str, **query: Any) -> list[str]:
     return [one["content"][0]["text"] for one in found]
 
 
-def test_each_request_is_answered_by_a_turn_of_its_own(api: Api) -> None:
+def test_each_request_gets_its_own_turn(api: Api) -> None:
     first, second = new_agent(api.client), new_agent(api.client)
     api.server.answers_with(lambda request: f"You said {request.messages[-1].text}")
-    batch = make(api.http, asked(first, "One."), asked(second, "Two."), asked(first, "Three."))
+    batch = create_batch(
+        api.http, request_to(first, "One."), request_to(second, "Two."), request_to(first, "Three.")
+    )
     assert (batch["job_type"], batch["status"]) == ("batch", "created")
     assert batch["metadata"] == {"requests": 3, "completed": 0, "failed": 0, "waiting": 3}
-    done = ended(api.http, batch["id"])
+    done = wait_for_batch(api.http, batch["id"])
     assert done["status"] == "completed"
     assert done["completed_at"]
     assert done["metadata"] == {
@@ -99,24 +101,28 @@ def test_each_request_is_answered_by_a_turn_of_its_own(api: Api) -> None:
         lambda tx: tx.all(batch_items.select().where(batch_items.c.job_id == batch["id"]))
     )
     assert [row.request for row in rows] == [{}] * 3
-    newer = make(api.http, asked(first))
+    newer = create_batch(api.http, request_to(first))
     listed = ok(api.http.get(PATH, params={"limit": 1}))
     assert [one["id"] for one in listed] == [newer["id"]]
     assert ok(api.http.get(PATH, params={"after": newer["id"], "limit": 1}))[0]["id"] == batch["id"]
-    ended(api.http, newer["id"])
+    wait_for_batch(api.http, newer["id"])
 
 
-def test_what_fails_is_told_with_its_reason_and_the_rest_is_done(api: Api) -> None:
+def test_failed_requests_are_reported_and_the_others_complete(api: Api) -> None:
     good, bad, gone = (new_agent(api.client) for _ in range(3))
     gate = Gate(api.server)
     api.server.answers_with(gate)
-    batch = make(
-        api.http, asked(good), {"agent_id": bad, "messages": []}, asked(good, "More."), asked(gone)
+    batch = create_batch(
+        api.http,
+        request_to(good),
+        {"agent_id": bad, "messages": []},
+        request_to(good, "More."),
+        request_to(gone),
     )
     gate.wait()
     api.client.agents.delete(gone)
     gate.open()
-    done = ended(api.http, batch["id"])
+    done = wait_for_batch(api.http, batch["id"])
     assert done["status"] == "completed"
     counts = done["metadata"]
     assert (counts["requests"], counts["completed"], counts["failed"], counts["waiting"]) == (
@@ -128,7 +134,9 @@ def test_what_fails_is_told_with_its_reason_and_the_rest_is_done(api: Api) -> No
     (error,) = counts["errors"]
     assert (error["number"], error["agent_id"]) == (1, bad)
     assert "no message to answer" in error["problem"]
-    nothing = ended(api.http, make(api.http, {"agent_id": bad, "messages": []})["id"])
+    nothing = wait_for_batch(
+        api.http, create_batch(api.http, {"agent_id": bad, "messages": []})["id"]
+    )
     assert nothing["status"] == "failed"
     assert "None of the requests" in nothing["metadata"]["error"]["message"]
 
@@ -152,7 +160,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "words"), WRONG, ids=[words for _, words in WRONG])
-def test_what_can_never_be_answered_is_refused(api: Api, body: dict[str, Any], words: str) -> None:
+def test_invalid_batches_are_refused_with_a_reason(
+    api: Api, body: dict[str, Any], words: str
+) -> None:
     before = len(ok(api.http.get(PATH)))
     answer = api.http.post(PATH, json=body)
     assert 400 <= answer.status_code < 500
@@ -160,26 +170,26 @@ def test_what_can_never_be_answered_is_refused(api: Api, body: dict[str, Any], w
     assert len(ok(api.http.get(PATH))) == before
 
 
-def test_a_cancelled_batch_stops_its_turn_and_sends_no_more(api: Api) -> None:
+def test_cancelling_a_batch_stops_its_turn_and_its_remaining_requests(api: Api) -> None:
     agent = new_agent(api.client)
     gate = Gate(api.server)
     api.server.answers_with(gate)
-    batch = make(api.http, asked(agent, "First."), asked(agent, "Second."))
+    batch = create_batch(api.http, request_to(agent, "First."), request_to(agent, "Second."))
     gate.wait()
     api.client.patch(f"{PATH}/{batch['id']}/cancel", cast_to=object)
-    assert ended(api.http, batch["id"])["status"] == "cancelled"
+    assert wait_for_batch(api.http, batch["id"])["status"] == "cancelled"
     wait_for(lambda: api.client.runs.list(agent_id=agent).items[0].status == "cancelled")
     ok(api.http.patch(f"{PATH}/{batch['id']}/cancel"))  # The second cancellation changes nothing.
-    assert said(api.client, agent, "First.")
-    assert not said(api.client, agent, "Second.")
+    assert sent_otids(api.client, agent, "First.")
+    assert not sent_otids(api.client, agent, "Second.")
     api.server.answers_with(lambda _request: "ok")
-    done = make(api.http, asked(agent, "Third."))["id"]
-    ended(api.http, done)
+    done = create_batch(api.http, request_to(agent, "Third."))["id"]
+    wait_for_batch(api.http, done)
     with pytest.raises(ConflictError, match="has already ended"):
         api.client.patch(f"{PATH}/{done}/cancel", cast_to=object)
 
 
-def test_a_batch_is_there_for_nobody_else(tmp_path: Path) -> None:
+def test_a_batch_is_visible_to_its_user_only(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="operator") as server:
         agent = new_agent(server.client(api_key="operator"))
         ada, bea = (
@@ -187,8 +197,8 @@ def test_a_batch_is_there_for_nobody_else(tmp_path: Path) -> None:
             for name in ("ada", "bea")
         )
         with ada, bea:
-            id = make(ada, asked(agent, "I am Ada."))["id"]
-            ended(ada, id)
+            id = create_batch(ada, request_to(agent, "I am Ada."))["id"]
+            wait_for_batch(ada, id)
             assert words_of(ada, id) == ["ok"]
             assert ok(bea.get(PATH)) == []
             for answer in (
@@ -201,11 +211,13 @@ def test_a_batch_is_there_for_nobody_else(tmp_path: Path) -> None:
                 headers={"authorization": f"Bearer {server.key('ada', kind='session')}"}
             ) as login:
                 assert "with an API key" in refused(
-                    login.post(PATH, json={"requests": [asked(agent)]}), 403
+                    login.post(PATH, json={"requests": [request_to(agent)]}), 403
                 )
             gate = Gate(server)
             server.answers_with(gate)
-            running = make(ada, asked(agent), asked(agent, "With a key that is no more."))["id"]
+            running = create_batch(
+                ada, request_to(agent), request_to(agent, "With a key that is no more.")
+            )["id"]
             gate.wait()
             server.write(
                 lambda tx: tx.run(
@@ -214,7 +226,7 @@ def test_a_batch_is_there_for_nobody_else(tmp_path: Path) -> None:
             )
             gate.open()
             with server.http(headers={"authorization": "Bearer operator"}) as boss:
-                done = ended(boss, running)
+                done = wait_for_batch(boss, running)
                 assert "revoked" in done["metadata"]["errors"][0]["problem"]
                 receipt = boss.delete("/users/ada").json()["id"]
                 wait_for(lambda: boss.get(f"/v1/receipts/{receipt}").status_code == 200)
@@ -222,25 +234,25 @@ def test_a_batch_is_there_for_nobody_else(tmp_path: Path) -> None:
             assert server.read(lambda tx: tx.all(batch_items.select())) == []
 
 
-def test_a_repeated_request_makes_no_second_batch(
+def test_a_retried_request_creates_no_second_batch(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = new_agent(api.client)
-    body = {"requests": [asked(agent, "Only once.")]}
+    body = {"requests": [request_to(agent, "Only once.")]}
     first = ok(api.http.post(PATH, json=body))
     again = ok(api.http.post(PATH, json=body, headers={"x-stainless-retry-count": "1"}))
     assert again["id"] == first["id"]
-    ended(api.http, first["id"])
+    wait_for_batch(api.http, first["id"])
     # Without a sign of a retry the request counts as new.
     other = ok(api.http.post(PATH, json=body))
     assert other["id"] != first["id"]
-    ended(api.http, other["id"])
-    assert len(said(api.client, agent, "Only once.")) == 2
+    wait_for_batch(api.http, other["id"])
+    assert len(sent_otids(api.client, agent, "Only once.")) == 2
     monkeypatch.setattr(service, "MAX_OPEN", 0)
     assert "no more are allowed" in refused(api.http.post(PATH, json=body), 409)
 
 
-def test_a_few_agents_answer_at_once_and_a_busy_one_is_waited_for(api: Api) -> None:
+def test_a_limited_number_of_agents_answer_at_once_and_busy_agents_are_awaited(api: Api) -> None:
     agents = [new_agent(api.client) for _ in range(answering.AT_ONCE + 2)]
     running = most = 0
     are_several = asyncio.Event()
@@ -252,31 +264,31 @@ def test_a_few_agents_answer_at_once_and_a_busy_one_is_waited_for(api: Api) -> N
         if running == answering.AT_ONCE:
             are_several.set()
         await are_several.wait()
-        await asyncio.sleep(0.05)  # In this time one more would begin, if more were allowed.
+        await asyncio.sleep(0.05)  # One more would begin in this time if the limit were higher.
         running -= 1
         return "Done."
 
     api.server.answers_with(answer)
-    ended(api.http, make(api.http, *map(asked, agents))["id"])
+    wait_for_batch(api.http, create_batch(api.http, *map(request_to, agents))["id"])
     assert most == answering.AT_ONCE
     gate = Gate(api.server)
     api.server.answers_with(gate)
     run = api.client.agents.messages.create_async(agents[0], input="Long work.")
     gate.wait()
-    batch = make(api.http, asked(agents[0], "After it."))
+    batch = create_batch(api.http, request_to(agents[0], "After it."))
     wait_for(lambda: ok(api.http.get(f"{PATH}/{batch['id']}"))["status"] == "running")
     gate.open()
-    assert ended(api.http, batch["id"])["metadata"]["completed"] == 1
+    assert wait_for_batch(api.http, batch["id"])["metadata"]["completed"] == 1
     assert api.client.runs.retrieve(run.id).status == "completed"
 
 
-def test_the_end_is_told_once_to_the_callback(tmp_path: Path) -> None:
+def test_the_callback_is_called_once_when_the_batch_ends(tmp_path: Path) -> None:
     receiver = Receiver()
     receiver.fails(200, times=5)
     with serving(tmp_path, allow_private_callbacks=True) as server, server.http() as http:
         agent = new_agent(server.client())
-        id = make(http, asked(agent), callback_url=f"{receiver.url}/done")["id"]
-        done = ended(http, id)
+        id = create_batch(http, request_to(agent), callback_url=f"{receiver.url}/done")["id"]
+        done = wait_for_batch(http, id)
         wait_for(lambda: ok(http.get(f"{PATH}/{id}"))["callback_status_code"] == 200)
         (seen,) = receiver.seen
         assert seen.body == {
@@ -288,18 +300,21 @@ def test_the_end_is_told_once_to_the_callback(tmp_path: Path) -> None:
     receiver.close()
 
 
-def test_a_batch_goes_on_after_the_server_was_stopped_in_the_middle(tmp_path: Path) -> None:
+def test_a_batch_continues_after_a_server_restart(tmp_path: Path) -> None:
     with serving(tmp_path, shutdown_grace=0) as first, first.http() as http:
         agent = new_agent(first.client())
         gate = Gate(first)
         first.answers_with(gate)
-        id = make(http, asked(agent, "One."), asked(agent, "Two."))["id"]
+        id = create_batch(http, request_to(agent, "One."), request_to(agent, "Two."))["id"]
         gate.wait()
     with serving(tmp_path) as second, second.http() as http:
-        done = ended(http, id)
+        done = wait_for_batch(http, id)
         assert (done["status"], done["metadata"]["completed"]) == ("completed", 2)
         client = second.client()
-        assert (len(said(client, agent, "One.")), len(said(client, agent, "Two."))) == (1, 1)
+        assert (len(sent_otids(client, agent, "One.")), len(sent_otids(client, agent, "Two."))) == (
+            1,
+            1,
+        )
         assert words_of(http, id) == ["ok", "ok"]
 
 
@@ -310,7 +325,7 @@ def batch_of(client: StrictLetta, id: str) -> dict[str, Any]:
 def send_many(client: StrictLetta) -> tuple[str, list[str]]:
     """Send a batch to three new agents; return its id and theirs."""
     agents = [client.agents.create(model="ricordo/librarian").id for _ in range(3)]
-    requests = [asked(agents[place % 3], words) for place, words in enumerate(WORDS)]
+    requests = [request_to(agents[place % 3], words) for place, words in enumerate(WORDS)]
     batch = client.post(PATH, cast_to=dict[str, Any], body={"requests": requests})
     return batch["id"], agents
 
@@ -337,7 +352,7 @@ def test_a_kill_at_any_moment_answers_each_request_once(
                 counts = batch_of(client, id)["metadata"]
                 assert (counts["completed"], counts["failed"]) == (len(WORDS), 0)
                 assert [
-                    len(said(client, agents[place % len(agents)], words))
+                    len(sent_otids(client, agents[place % len(agents)], words))
                     for place, words in enumerate(WORDS)
                 ] == [1] * len(WORDS)
     finally:
@@ -353,6 +368,8 @@ def test_an_unknown_batch_and_a_job_of_another_kind_are_not_found(api: Api) -> N
             api.client.get(f"{PATH}/{id}", cast_to=object)
 
 
-def test_other_messages_are_read_as_before(api: Api, server: ServerInThread) -> None:
+def test_the_batch_routes_do_not_shadow_the_message_routes(
+    api: Api, server: ServerInThread
+) -> None:
     assert "This is not an id" in api.http.get("/v1/messages/other").text
     assert server.read(lambda tx: tx.all(batch_items.select())) is not None

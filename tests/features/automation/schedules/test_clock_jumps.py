@@ -24,7 +24,13 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, messages, runs, steps
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.features.automation.schedules.conftest import wait_for
-from tests.features.automation.schedules.test_sending import HOURLY, WORDS, new_agent, plan, said
+from tests.features.automation.schedules.test_sending import (
+    HOURLY,
+    WORDS,
+    new_agent,
+    plan,
+    sent_otids,
+)
 from tests.seams.http import ok
 from tests.seams.server import Gate, ServerInThread, serving
 
@@ -84,7 +90,7 @@ def stamps_ahead(tx: Transaction) -> list[str]:
     return ahead
 
 
-def overdue(tx: Transaction) -> list[str]:
+def overdue_job_kinds(tx: Transaction) -> list[str]:
     """Return the kinds of jobs that should have run; a periodic one may be running."""
     now = time.time_ns() // 1000
     late = job_rows.c.status.in_(["waiting", "running"]) & (
@@ -104,7 +110,7 @@ def test_a_server_goes_on_after_its_clock_jumped_ahead_by_a_year_and_back(
 
         jumping.ahead = YEAR
         server.says("Watered.")
-        wait_for(lambda: said(client, agent))
+        wait_for(lambda: sent_otids(client, agent))
         ok(http.post(f"/v1/agents/{agent}/archival-memory", json={"text": "Roses need water."}))
         gate = Gate(server)
         server.answers_with(gate)
@@ -133,7 +139,9 @@ def test_a_server_goes_on_after_its_clock_jumped_ahead_by_a_year_and_back(
             sent = {"messages": [{"role": "user", "content": "Are you there?"}], "streaming": False}
             assert "Here." in http.post(path, json=sent).text
             listed = ok(http.get(path, params={"order": "asc", "limit": 100}))
-            assert any("Are you there?" in str(one) for one in listed[-4:]), "the newest comes last"
+            assert any("Are you there?" in str(one) for one in listed[-4:]), (
+                "the newest message must be last"
+            )
         # The job runs every ten minutes.
         server.write(
             lambda tx: jobs.add(tx, Job("schedules.take_up", LOCAL_ORGANIZATION, {}, key="at once"))
@@ -141,10 +149,10 @@ def test_a_server_goes_on_after_its_clock_jumped_ahead_by_a_year_and_back(
         wait_for(
             lambda: next_time(http.get(f"/v1/agents/{agent}/schedule/{hourly}").json()) < soon()
         )
-        count = len(said(client, agent))
+        count = len(sent_otids(client, agent))
         plan(client, agent, {"scheduled_at": time.time() * 1000 + 200})
-        wait_for(lambda: len(said(client, agent)) == count + 1)
-        wait_for(lambda: server.read(overdue) == [])
+        wait_for(lambda: len(sent_otids(client, agent)) == count + 1)
+        wait_for(lambda: server.read(overdue_job_kinds) == [])
         assert ok(http.get("/v1/health/ready")) is not None
         assert server.read(stamps_ahead) == []
         assert WORDS in str(ok(http.get(f"/v1/agents/{agent}/messages", params={"limit": 100})))

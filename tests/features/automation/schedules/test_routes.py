@@ -18,7 +18,7 @@ from tests.seams.server import MODEL, serving
 PIXEL = "iVBORw0KGgo="
 
 
-def test_a_schedule_is_shown_as_it_was_made(api: Api) -> None:
+def test_a_schedule_is_returned_as_it_was_created(api: Api) -> None:
     agent = new_agent(api.client)
     picture: Any = {
         "type": "image",
@@ -68,7 +68,7 @@ def test_a_schedule_is_shown_as_it_was_made(api: Api) -> None:
         api.client.agents.schedule.delete(recurring, agent_id=other)
 
 
-def test_a_schedule_is_in_its_own_time_zone_or_its_users_or_its_agents(api: Api) -> None:
+def test_a_schedules_time_zone_falls_back_to_its_user_then_its_agent(api: Api) -> None:
     said = [{"role": "user", "content": "Good morning."}]
     people: Any = {"name": "Aiko", "identifier_key": "aiko", "identity_type": "user"}
     people["properties"] = [{"key": "timezone", "value": "Asia/Tokyo", "type": "string"}]
@@ -140,7 +140,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "words"), WRONG, ids=[words for _, words in WRONG])
-def test_what_could_never_be_sent_is_refused_now(
+def test_invalid_schedules_are_refused_with_a_reason(
     api: Api, given: dict[str, Any], words: str
 ) -> None:
     agent = new_agent(api.client)
@@ -151,7 +151,9 @@ def test_what_could_never_be_sent_is_refused_now(
     assert api.client.agents.schedule.list(agent).scheduled_messages == []
 
 
-def test_an_agent_has_only_so_many(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_has_a_limited_number_of_schedules(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service, "MAX_SCHEDULES", 2)
     agent = new_agent(api.client)
     ids = [plan(api.client, agent) for _ in range(2)]
@@ -161,7 +163,7 @@ def test_an_agent_has_only_so_many(api: Api, monkeypatch: pytest.MonkeyPatch) ->
     plan(api.client, agent)
 
 
-def test_a_login_makes_no_schedule_and_a_user_deletes_only_their_own(tmp_path: Any) -> None:
+def test_schedules_need_an_api_key_and_users_delete_only_their_own(tmp_path: Any) -> None:
     with serving(tmp_path, api_key="operator") as server:
         boss, ada = server.client(api_key="operator"), server.client(api_key=server.key("ada"))
         agent = new_agent(boss)
@@ -181,7 +183,7 @@ def test_a_login_makes_no_schedule_and_a_user_deletes_only_their_own(tmp_path: A
             )
 
 
-def test_people_see_what_is_sent_when_and_delete_it(tmp_path: Any) -> None:
+def test_the_schedules_page_lists_and_deletes_schedules(tmp_path: Any) -> None:
     with visitor(tmp_path) as browser:
         assert "Nothing is sent to an agent later" in browser.get("/ui/schedules").text
         agent = browser.post(
@@ -197,7 +199,7 @@ def test_people_see_what_is_sent_when_and_delete_it(tmp_path: Any) -> None:
         assert "Nothing is sent to an agent later" in browser.get("/ui/schedules").text
 
 
-def test_a_schedule_for_another_organizations_agent_is_not_found(api: Api) -> None:
+def test_schedules_of_unknown_agents_and_incomplete_schedules_are_refused(api: Api) -> None:
     body: Any = {"messages": [{"role": "user", "content": "x"}], "schedule": HOURLY}
     with pytest.raises(NotFoundError):
         api.client.agents.schedule.create("agent-00000000-0000-4000-8000-000000000000", **body)

@@ -35,7 +35,7 @@ def new_agent(client: Letta) -> str:
     return client.agents.create(model=MODEL, include_base_tools=False).id
 
 
-def said(client: Letta, agent: str, words: str = WORDS) -> list[str]:
+def sent_otids(client: Letta, agent: str, words: str = WORDS) -> list[str]:
     """Return the otids of the messages with this text."""
     return [
         m.otid or ""
@@ -76,7 +76,7 @@ def job_at(server: ServerInThread, id: str, due_at: int, **more: Any) -> Job:
     return service.job_of(row, due_at, not_before=0, more=more)
 
 
-def test_once_means_once_and_then_it_is_gone(api: Api) -> None:
+def test_a_one_time_schedule_sends_once_with_its_settings(api: Api) -> None:
     agent = new_agent(api.client)
     types: Any = ["assistant_message"]
     at: Any = {"scheduled_at": (time.time() + 3600) * 1000}
@@ -84,9 +84,9 @@ def test_once_means_once_and_then_it_is_gone(api: Api) -> None:
     id = plan(
         api.client, agent, at, callback_url=url, max_steps=3, include_return_message_types=types
     )
-    assert not said(api.client, agent)
+    assert not sent_otids(api.client, agent)
     make_due(api.server, id)
-    (otid,) = wait_for(lambda: said(api.client, agent))
+    (otid,) = wait_for(lambda: sent_otids(api.client, agent))
     assert otid.startswith(id)
     scope = Scope()
     (run,) = api.server.read(lambda tx: runs.page(tx, scope, Page(), agent_id=agent))
@@ -101,41 +101,41 @@ def test_once_means_once_and_then_it_is_gone(api: Api) -> None:
             )
         )
     wait_for(lambda: row_of(api.server, id) is None)
-    assert len(said(api.client, agent)) == 1
+    assert len(sent_otids(api.client, agent)) == 1
 
 
 def test_a_job_that_runs_again_after_a_kill_sends_nothing_twice(api: Api) -> None:
     agent = new_agent(api.client)
     id = plan(api.client, agent)
     due_at = make_due(api.server, id, ago=1)
-    wait_for(lambda: said(api.client, agent))
+    wait_for(lambda: sent_otids(api.client, agent))
     again = job_at(api.server, id, due_at)
     for _ in range(3):
         run_now(api.server, again)
-    assert len(said(api.client, agent)) == 1
+    assert len(sent_otids(api.client, agent)) == 1
     row = row_of(api.server, id)
     assert row
     assert row.next_at
     assert row.next_at > due_at
 
 
-def test_what_was_missed_for_days_is_sent_once(api: Api) -> None:
+def test_a_schedule_missed_for_days_sends_one_message(api: Api) -> None:
     begin = time.time()
     agent = new_agent(api.client)
     id = plan(api.client, agent, {"type": "recurring", "cron_expression": "* * * * *"})
     make_due(api.server, id, ago=3 * 24 * 3600)
-    wait_for(lambda: said(api.client, agent))
+    wait_for(lambda: sent_otids(api.client, agent))
     wait_for(lambda: jobs_of(api.server, id, "waiting") and not jobs_of(api.server, id, "running"))
     row = row_of(api.server, id)
     assert row
     assert row.next_at
     assert begin < row.next_at / 1e6 < time.time() + 61
-    assert len(said(api.client, agent)) <= 2  # a minute may end meanwhile
+    assert len(sent_otids(api.client, agent)) <= 2  # a minute may end meanwhile
     # One job is for the next time, and one checks the turn.
     assert len(jobs_of(api.server, id, "waiting")) <= 2
 
 
-def test_a_turn_that_was_cut_off_is_answered_after_the_restart(tmp_path: Path) -> None:
+def test_a_scheduled_turn_cut_off_by_a_stop_is_answered_after_the_restart(tmp_path: Path) -> None:
     with serving(tmp_path, shutdown_grace=0) as first:
         client = first.client()
         agent = new_agent(client)
@@ -157,7 +157,7 @@ def test_a_turn_that_was_cut_off_is_answered_after_the_restart(tmp_path: Path) -
                 "I did." in [getattr(m, "content", "") for m in client.agents.messages.list(agent)]
             )
         )
-        assert len(said(client, agent)) == 1
+        assert len(sent_otids(client, agent)) == 1
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
@@ -178,14 +178,14 @@ def test_a_kill_at_any_moment_sends_each_message_once(
                 server.kill()
                 server.start()
             for agent in agents:
-                wait_for(lambda agent=agent: said(client, agent))
+                wait_for(lambda agent=agent: sent_otids(client, agent))
             time.sleep(1)
-            assert [len(said(client, agent)) for agent in agents] == [1] * kills
+            assert [len(sent_otids(client, agent)) for agent in agents] == [1] * kills
     finally:
         server.stop()
 
 
-def test_while_the_agent_is_busy_the_message_waits_and_a_later_time_takes_its_place(
+def test_a_message_waits_for_a_busy_agent_and_is_replaced_by_the_next_time(
     api: Api,
 ) -> None:
     agent = new_agent(api.client)
@@ -202,11 +202,11 @@ def test_while_the_agent_is_busy_the_message_waits_and_a_later_time_takes_its_pl
     api.server.answers_with(lambda _request: "ok")
     gate.open()
     wait_for(lambda: api.client.runs.retrieve(run.id).status == "completed")
-    (otid,) = wait_for(lambda: said(api.client, agent))
+    (otid,) = wait_for(lambda: sent_otids(api.client, agent))
     assert str(new) in otid
 
 
-def test_a_deleted_schedule_and_that_of_a_deleted_agent_send_nothing(api: Api) -> None:
+def test_schedules_deleted_directly_or_with_their_agent_send_nothing(api: Api) -> None:
     agent, gone = new_agent(api.client), new_agent(api.client)
     ids = [plan(api.client, agent), plan(api.client, gone)]
     waiting = [
@@ -218,11 +218,11 @@ def test_a_deleted_schedule_and_that_of_a_deleted_agent_send_nothing(api: Api) -
     assert row_of(api.server, ids[1]) is None
     for job in waiting:
         run_now(api.server, job)
-    assert not said(api.client, agent)
+    assert not sent_otids(api.client, agent)
     assert api.server.model.requests == []
 
 
-def test_a_schedule_runs_as_its_maker_and_stops_with_the_key(tmp_path: Path) -> None:
+def test_a_schedule_runs_as_its_creator_and_stops_when_the_key_is_revoked(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="operator") as server:
         boss = server.client(api_key="operator")
         agent = new_agent(boss)
@@ -230,9 +230,9 @@ def test_a_schedule_runs_as_its_maker_and_stops_with_the_key(tmp_path: Path) -> 
         bea = server.client(api_key=server.key("bea"))
         id = plan(ada, agent)
         make_due(server, id)
-        wait_for(lambda: said(ada, agent))
-        assert not said(bea, agent)
-        assert not said(boss, agent)  # it is in Ada's own conversation
+        wait_for(lambda: sent_otids(ada, agent))
+        assert not sent_otids(bea, agent)
+        assert not sent_otids(boss, agent)  # it is in Ada's own conversation
         assert bea.agents.schedule.list(agent).scheduled_messages == []
         revoke = update(api_keys).where(api_keys.c.name == "ada's").values(revoked_at=1)
         server.write(lambda tx: tx.run(revoke))
@@ -254,11 +254,11 @@ def test_a_schedule_runs_as_its_maker_and_stops_with_the_key(tmp_path: Path) -> 
                 update(user_rows).where(user_rows.c.identifier == "bea").values(disabled_at=None)
             )
         )
-        assert not said(bea, agent)
+        assert not sent_otids(bea, agent)
         assert not jobs_of(server, other, "waiting")
 
 
-def test_a_forgotten_users_schedules_are_gone(tmp_path: Path) -> None:
+def test_erasing_a_user_deletes_their_schedules(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="operator") as server:
         boss, ada = server.client(api_key="operator"), server.client(api_key=server.key("ada"))
         agent = new_agent(boss)
@@ -270,7 +270,7 @@ def test_a_forgotten_users_schedules_are_gone(tmp_path: Path) -> None:
         assert not jobs_of(server, id, "waiting")
 
 
-def test_a_tool_that_makes_a_schedule_gives_it_no_more_than_it_had(api: Api) -> None:
+def test_a_schedule_created_by_a_tool_has_only_the_tools_scopes(api: Api) -> None:
     agent = new_agent(api.client)
     with api.server.runtime.sandbox.keys.issue(Scope(), "remind") as key:
         id = plan(api.server.client(api_key=key), agent)
@@ -282,7 +282,7 @@ def test_a_tool_that_makes_a_schedule_gives_it_no_more_than_it_had(api: Api) -> 
     assert not scope.may("memory:approve", "users:write", "admin")
 
 
-def test_a_schedule_whose_job_was_deleted_goes_on(api: Api) -> None:
+def test_a_schedule_whose_job_was_deleted_gets_a_new_job(api: Api) -> None:
     agent = new_agent(api.client)
     id = plan(api.client, agent)
     at_work = plan(api.client, agent)

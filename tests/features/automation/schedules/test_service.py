@@ -20,7 +20,7 @@ DATABASES = BOTH
 HOUR = 3600
 
 
-async def test_each_due_time_plans_the_next_once_and_a_missed_one_stands_for_all(
+async def test_each_due_time_plans_one_next_time_and_missed_times_are_merged(
     store: SqliteStore, clock: ManualClock
 ) -> None:
     agent = make.agent()
@@ -66,7 +66,7 @@ async def test_each_due_time_plans_the_next_once_and_a_missed_one_stands_for_all
     clock.advance(3 * HOUR)
     await store.write(service.take_up)
     row = await store.read(lambda tx: queries.get(tx, Scope(), agent.id, made.id))
-    assert row.next_at == second + HOUR * SECOND, "its job is there"
+    assert row.next_at == second + HOUR * SECOND, "the job of the next time must exist"
     await store.write(
         lambda tx: [jobs.remove(tx, Scope(), job.id) for job in jobs.page(tx, Scope(), Page())]
     )
@@ -77,7 +77,7 @@ async def test_each_due_time_plans_the_next_once_and_a_missed_one_stands_for_all
     assert await store.read(waiting) == []
 
 
-async def test_a_clock_that_jumped_ahead_and_back_leaves_out_no_time(
+async def test_no_due_time_is_skipped_after_the_clock_jumps_ahead_and_back(
     store: SqliteStore, clock: ManualClock
 ) -> None:
     agent = make.agent()
@@ -117,7 +117,8 @@ async def test_a_clock_that_jumped_ahead_and_back_leaves_out_no_time(
         await store.write(follow)
         wrong = await store.read(next_times)
         clock.advance(-days * 24 * HOUR)
-        if days % 4:  # if the job runs first, it sends nothing, and plans the next time again
+        # If the job runs first, it sends nothing, and plans the next time again.
+        if days % 4:
             await store.write(follow)
         await store.write(service.take_up)
         # Times that are more than a day from the wrong time are unchanged.

@@ -72,7 +72,7 @@ RUNS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("language", "code", "told"), RUNS, ids=range(len(RUNS)))
-def test_code_is_run_and_what_it_printed_is_told(
+def test_run_code_returns_the_result_and_the_output(
     api: Api, language: str, code: str, told: dict[str, Any]
 ) -> None:
     import json
@@ -82,7 +82,7 @@ def test_code_is_run_and_what_it_printed_is_told(
     assert json.loads(content) == told
 
 
-def test_an_error_is_told_with_the_codes_own_lines(api: Api) -> None:
+def test_a_code_error_shows_only_the_codes_own_lines(api: Api) -> None:
     _, content = result_of(api, "run_code", code="def f():\n    return {}['a']\nf()")
     assert '"<code>\\", line 2, in f' in content
     assert "KeyError: 'a'" in content
@@ -127,7 +127,7 @@ CALLS: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("code", "words"), CALLS, ids=range(len(CALLS)))
-def test_code_calls_tools_and_whatever_it_does_there_is_a_result(
+def test_code_that_calls_tools_always_returns_a_result(
     api: Api, code: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tools, "_MOST_CALLS", 5)
@@ -136,7 +136,7 @@ def test_code_calls_tools_and_whatever_it_does_there_is_a_result(
     assert words in content
 
 
-def test_code_calls_tools_where_one_program_may_run_at_once(
+def test_code_can_call_tools_with_only_one_sandbox_slot(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api.server.runtime.sandbox, "_slots", Slots(1))
@@ -160,7 +160,7 @@ def test_a_tool_that_needs_approval_cannot_be_called_from_code(api: Api) -> None
     assert '"status":"error"' in returned.tool_return
 
 
-def test_an_agent_has_them_only_where_it_was_given_them(api: Api) -> None:
+def test_new_agents_have_no_code_or_web_tools(api: Api) -> None:
     agent = api.client.agents.create(model=MODEL)
     assert not {"run_code", "run_code_with_tools", "web_search", "fetch_webpage"} & {
         tool.name for tool in agent.tools

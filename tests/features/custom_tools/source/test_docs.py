@@ -33,7 +33,9 @@ def assistant(request: ModelRequest) -> Line:
     return f"They are {re.search(r'[0-9.]+ euros', result.content)[0]}."  # type: ignore[index]
 
 
-def test_a_developers_day_is_as_its_page_says(shop: ServerInThread, tmp_path: Path) -> None:
+def test_the_example_in_the_tools_page_prints_the_documented_output(
+    shop: ServerInThread, tmp_path: Path
+) -> None:
     shop.answers_with(assistant)
     program = tmp_path / "shop.py"
     program.write_text(

@@ -39,7 +39,7 @@ def new_mark() -> str:
     return f"{next(_marks)}.{random.randrange(10**9)}"  # noqa: S311 - a name
 
 
-async def gone(mark: str) -> bool:
+async def process_ends(mark: str) -> bool:
     """Return whether the process ends within some seconds."""
     for _ in range(200):
         listed = await asyncio.to_thread(
@@ -51,7 +51,7 @@ async def gone(mark: str) -> bool:
     return False
 
 
-def test_a_cancelled_run_ends_the_call_with_all_it_started(api: Api) -> None:
+def test_cancelling_a_run_ends_the_call_and_its_processes(api: Api) -> None:
     mark = new_mark()
     tool = api.client.tools.create(source_code=naps(mark))
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
@@ -67,7 +67,7 @@ def test_a_cancelled_run_ends_the_call_with_all_it_started(api: Api) -> None:
                 assert api.http.post(f"/v1/agents/{agent.id}/messages/cancel").status_code == 200
             stopped = line if "stop_reason" in line else stopped
     assert '"cancelled"' in stopped
-    assert asyncio.run(gone(mark))
+    assert asyncio.run(process_ends(mark))
     api.server.says("I am awake.")
     answer = api.client.agents.messages.create(agent.id, input="Are you awake?")
     assert answer.stop_reason.stop_reason == "end_turn"
@@ -85,7 +85,7 @@ def chat() -> str:
 '''
 
 
-def test_of_a_tool_that_prints_a_lot_readers_get_some_and_the_result_its_begin(api: Api) -> None:
+def test_long_tool_output_sends_limited_progress_and_is_cut_in_the_result(api: Api) -> None:
     tool = api.client.tools.create(source_code=CHATTY)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     api.server.says(call("chat"), "Done.")
@@ -125,7 +125,7 @@ async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str
     await asyncio.wait([asking])
     assert not asking.cancelled()
     asking.exception()
-    assert await gone(mark)
+    assert await process_ends(mark)
     await asyncio.to_thread(server.process.start)
     server.model.clear()
     again = await server.say(agent, "Are you awake?")

@@ -75,7 +75,7 @@ def try_out(
     return made
 
 
-def test_calls_at_once_have_one_environment_built_and_nothing_else_stays(api: Api) -> None:
+def test_simultaneous_calls_build_one_environment(api: Api) -> None:
     results: list[Any] = []
     wanted = {"name": "salve", "version": "1.0"}
     home = environments._home(api.server.settings, texts_of([wanted]))
@@ -95,7 +95,7 @@ def test_calls_at_once_have_one_environment_built_and_nothing_else_stays(api: Ap
     ] == []
 
 
-def test_an_agents_tool_has_its_packages_and_a_change_of_them_takes_their_place(api: Api) -> None:
+def test_a_tool_has_its_packages_and_changed_packages_replace_them(api: Api) -> None:
     client = api.client.with_options(timeout=PATIENCE)
     tool = client.tools.create(
         source_code=GREETS, pip_requirements=[{"name": "salve", "version": "1.0"}]
@@ -116,9 +116,7 @@ def test_an_agents_tool_has_its_packages_and_a_change_of_them_takes_their_place(
     client.tools.delete(tool.id)
 
 
-def test_what_cannot_be_installed_is_said_with_pips_words_and_tried_again_later(
-    api: Api, tmp_path: Path
-) -> None:
+def test_a_failed_install_quotes_pip_and_is_retried_later(api: Api, tmp_path: Path) -> None:
     wanted = {"name": "nosuchthing", "version": ">=1.0,<2"}
     failed = try_out(api, wanted)
     assert failed["code"] == 400
@@ -137,7 +135,7 @@ def test_what_cannot_be_installed_is_said_with_pips_words_and_tried_again_later(
 
 
 @pytest.mark.soak
-async def test_servers_of_one_postgresql_build_each_their_own_once_for_all_who_wait(
+async def test_each_server_with_postgresql_builds_its_environment_once(
     tmp_path: Path,
 ) -> None:
     settings = Settings(
@@ -173,13 +171,13 @@ async def test_servers_of_one_postgresql_build_each_their_own_once_for_all_who_w
         ),
     ],
 )
-def test_a_requirement_is_the_name_of_a_package_and_versions(
+def test_requirements_other_than_a_package_name_and_versions_are_refused(
     api: Api, wanted: dict[str, Any]
 ) -> None:
     assert try_out(api, wanted)["code"] == 422
 
 
-def test_pip_ends_with_the_server() -> None:
+def test_pip_ends_when_the_server_ends() -> None:
     program = environments._PIP.replace(
         'runpy.run_module("pip", run_name="__main__", alter_sys=True)',
         "import time; time.sleep(60)",
@@ -192,7 +190,7 @@ def test_pip_ends_with_the_server() -> None:
         assert child.wait(20) == 1
 
 
-def test_of_many_environments_those_used_last_are_kept(
+def test_the_most_recently_used_environments_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environments, "_MOST", 2)
@@ -208,7 +206,7 @@ def test_of_many_environments_those_used_last_are_kept(
 
 @pytest.mark.soak
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
-async def test_a_kill_during_a_build_leaves_no_process_and_no_half_and_the_next_server_builds_it(
+async def test_a_kill_during_a_build_leaves_nothing_and_the_next_server_builds(
     tmp_path: Path, helper: Helper
 ) -> None:
     async with attacked_server(helper, tmp_path) as server:

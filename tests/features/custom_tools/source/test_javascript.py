@@ -12,6 +12,7 @@ from ricordo.features.custom_tools.source.javascript import javascript_call
 from ricordo.llm.scripted import call
 from tests.features.custom_tools.source.conftest import Api
 from tests.features.custom_tools.source.test_tools import trial
+from tests.seams.http import refused
 from tests.seams.server import MODEL
 
 needs_node = pytest.mark.skipif(not shutil.which("node"), reason="there is no Node on this machine")
@@ -42,8 +43,45 @@ def _node_anew() -> Iterator[None]:
     javascript._node.cache_clear()
 
 
+@pytest.mark.parametrize("name", ["my-add", "1add", "class", "await", "-"])
+def test_a_name_that_no_function_can_have_is_refused(api: Api, name: str) -> None:
+    body = {
+        "source_code": ADD,
+        "source_type": "javascript",
+        "json_schema": {**SCHEMA, "name": name},
+    }
+    for method in ("POST", "PUT"):
+        answer = api.http.request(method, "/v1/tools/", json=body)
+        assert "no function in JavaScript can have this name" in refused(answer, 400)
+    tool = api.client.tools.create(source_code=ADD, source_type="javascript", json_schema=SCHEMA)
+    body = {"source_code": ADD, "json_schema": {**SCHEMA, "name": name}}
+    answer = api.http.patch(f"/v1/tools/{tool.id}", json=body)
+    assert "no function in JavaScript can have this name" in refused(answer, 400)
+    api.client.tools.delete(tool.id)
+
+
 @needs_node
-def test_an_agent_calls_a_tool_in_javascript_and_reads_where_it_failed(api: Api) -> None:
+def test_a_tool_with_another_name_than_its_function_keeps_calling_it(api: Api) -> None:
+    tool = api.client.tools.create(source_code=ADD, source_type="javascript", json_schema=SCHEMA)
+    renamed = api.client.tools.update(tool.id, json_schema={**SCHEMA, "name": "my-add"})
+    assert renamed.name == "my-add"
+    agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
+    for source in (ADD, ADD.replace("one + two", "one + two + 10")):
+        changed = api.client.tools.update(tool.id, source_code=source)
+        assert changed.name == "my-add"
+        api.server.says(call("my-add", one=2, two=3), "Done.")
+        answer = api.client.agents.messages.create(agent.id, input="Add.")
+        (result,) = (
+            message for message in answer.messages if message.message_type == "tool_return_message"
+        )
+        total = 15 if "10" in source else 5
+        assert (result.tool_return or "").replace(" ", "") == f'{{"sum":{total}}}'
+    api.client.agents.delete(agent.id)
+    api.client.tools.delete(tool.id)
+
+
+@needs_node
+def test_a_javascript_tool_returns_its_result_or_the_line_of_its_error(api: Api) -> None:
     tool = api.client.tools.create(source_code=ADD, source_type="javascript", json_schema=SCHEMA)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     api.server.says(call("add", two=3, one=2), call("add", one=-1), "Done.")
@@ -87,7 +125,7 @@ def test_an_agent_calls_a_tool_in_javascript_and_reads_where_it_failed(api: Api)
         ),
     ],
 )
-def test_whatever_a_tool_in_javascript_does_there_is_a_result(
+def test_a_javascript_tool_always_returns_a_result(
     api: Api, body: str, status: str, words: str
 ) -> None:
     schema = {"name": "f", "description": "x"}
@@ -98,7 +136,7 @@ def test_whatever_a_tool_in_javascript_does_there_is_a_result(
     assert (result["status"], words in str(result["func_return"])) == (status, True), result
 
 
-def test_without_a_fitting_node_a_sentence_says_what_to_install(
+def test_without_a_suitable_node_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

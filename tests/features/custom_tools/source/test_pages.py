@@ -26,7 +26,7 @@ def browser(tmp_path: Path) -> Iterator[TestClient]:
         yield client
 
 
-def test_a_tool_is_made_tried_changed_and_deleted(browser: TestClient) -> None:
+def test_a_tool_can_be_created_tried_changed_and_deleted(browser: TestClient) -> None:
     assert "price_of" in browser.get("/ui/tools/new").text
     made = browser.post(
         "/ui/tools",
@@ -74,14 +74,16 @@ def test_a_tool_is_made_tried_changed_and_deleted(browser: TestClient) -> None:
     assert browser.get(home).status_code == 404
 
 
-def test_what_is_wrong_with_a_source_is_said_beside_it(browser: TestClient) -> None:
+def test_a_source_error_is_shown_beside_the_source(browser: TestClient) -> None:
     page = browser.post("/ui/tools", data={"source_code": "def f(x): 'Do <it>.'", "limit": "100"})
     assert page.status_code == 400
     assert "The parameter x of f has no type." in page.text
     assert "Do &lt;it&gt;." in page.text
 
 
-def test_the_servers_own_tools_are_shown_and_take_a_few_settings(browser: TestClient) -> None:
+def test_built_in_tools_are_shown_and_some_of_their_settings_can_change(
+    browser: TestClient,
+) -> None:
     page = browser.get("/ui/tools", params={"q": "memory_ins"}).text
     assert "built in" in page
     assert 1 <= page.count("<tr data-item>") <= 3
@@ -95,7 +97,7 @@ def test_the_servers_own_tools_are_shown_and_take_a_few_settings(browser: TestCl
     assert "No tool has this in its name." in browser.get("/ui/tools", params={"q": "qwertz"}).text
 
 
-def test_a_user_sees_tools_and_changes_none(browser: TestClient) -> None:
+def test_a_user_sees_tools_but_cannot_change_them(browser: TestClient) -> None:
     browser.post("/ui/tools", data={"source_code": HALVE, "limit": "100"})
     key = browser.post("/v1/keys/", json={"user": "ada", "role": "user"}).json()["key"]
     headers = {"authorization": f"Bearer {key}"}

@@ -1,10 +1,13 @@
 """Secrets of agents: their tools get the values, and nobody else reads them."""
 
+import json
 import logging
+import random
 from typing import Any
 
 import pytest
 
+from ricordo.features.custom_tools.source.vault import SecretMask
 from ricordo.llm.scripted import call
 from tests.features.custom_tools.source.conftest import Api
 from tests.seams.server import MODEL
@@ -45,7 +48,7 @@ def everything(api: Api, agent_id: str, answer: Any) -> str:
     return f"{answer}{shown}{prompts}"
 
 
-def test_a_tool_has_the_secrets_and_nobody_reads_them(
+def test_a_tool_gets_its_secrets_and_no_response_shows_them(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -88,7 +91,7 @@ def test_a_tool_has_the_secrets_and_nobody_reads_them(
     api.client.tools.delete(tool.id)
 
 
-def test_secrets_are_changed_as_a_whole_and_an_empty_value_keeps_what_is_there(api: Api) -> None:
+def test_updating_secrets_replaces_all_and_empty_values_keep_stored_ones(api: Api) -> None:
     tool = api.client.tools.create(
         source_code=TELLS.replace("tell(", "whisper(").replace('os.environ["SHORT"]', '""')
     )
@@ -124,5 +127,78 @@ def test_secrets_are_changed_as_a_whole_and_an_empty_value_keeps_what_is_there(a
         {f"A{n}": "" for n in range(101)},
     ],
 )
-def test_what_no_process_can_have_is_refused(api: Api, wrong: dict[str, str]) -> None:
+def test_invalid_environment_variables_are_refused(api: Api, wrong: dict[str, str]) -> None:
     assert api.http.post("/v1/agents/", json={"model": MODEL, "secrets": wrong}).status_code == 422
+
+
+PEM = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEAu1SU1L\nVLPHCozMxH2Mo4lgOE\n-----END KEY-----"
+SPACED = "correct  horse\tbattery"
+PRINTS = """
+import os, sys, time
+
+def prints() -> str:
+    \"\"\"Print.\"\"\"
+    sys.stdout.write("begin " + os.environ["PEM"] + " and " + os.environ["SPACED"] + "\\n")
+    sys.stdout.flush()
+    time.sleep(0.3)
+    for letter in os.environ["SPACED"] + " split":
+        sys.stdout.write(letter)
+        sys.stdout.flush()
+        time.sleep(0.01)
+    sys.stdout.write("\\n" + "x" * 19_800 + os.environ["PEM"])
+    sys.stderr.write("y" * 19_990 + os.environ["PEM"])
+    return "done"
+"""
+
+
+def test_the_stream_of_a_tools_output_has_no_part_of_a_secret(api: Api) -> None:
+    tool = api.client.tools.create(source_code=PRINTS)
+    agent = api.client.agents.create(
+        model=MODEL, tool_ids=[tool.id], secrets={"PEM": PEM, "SPACED": SPACED}
+    )
+    api.server.says(call("prints"), "Done.")
+    body = {
+        "messages": [{"role": "user", "content": "Go."}],
+        "stream_tokens": True,
+        "include_pings": True,
+    }
+    with api.http.stream("POST", f"/v1/agents/{agent.id}/messages/stream", json=body) as response:
+        lines = [line for line in response.iter_lines() if line.startswith("data: {")]
+    told = "".join(json.dumps(json.loads(line.removeprefix("data: "))) for line in lines)
+    progress = "".join(
+        event["progress"] for line in lines if "progress" in (event := json.loads(line[6:]))
+    )
+    assert "begin [secret PEM] and [secret SPACED]" in progress
+    assert progress.count("[secret SPACED]") == 2
+    for part in ("MIIE", "VLPH", "BEGIN KEY", "correct", "battery"):
+        assert part not in told
+    api.client.tools.delete(tool.id)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_masked_pieces_are_the_masked_whole(seed: int) -> None:
+    """Random secrets, some inside others, in random text that is cut at random."""
+    rng = random.Random(seed)  # noqa: S311 - a seeded test
+    letters = 'ab \n\té"\\'
+
+    def letters_of(length: int) -> str:
+        return "".join(rng.choice(letters) for _ in range(length))
+
+    secrets = {f"S{number}": letters_of(rng.randrange(6, 14)) for number in range(4)}
+    secrets["INNER"] = secrets["S0"][: rng.randrange(6, 8)]
+    secrets["SHORT"] = letters_of(3)
+    parts = [letters_of(rng.randrange(12)) for _ in range(12)]
+    parts += [rng.choice(list(secrets.values())) for _ in range(12)]
+    rng.shuffle(parts)
+    text = "".join(parts).encode()
+    mask = SecretMask(secrets)
+    whole = mask.mask(text.decode())
+    pieces = mask.pieces()
+    shown = ""
+    position = 0
+    while position < len(text):
+        end = position + rng.randrange(1, 9)
+        shown += pieces.add(text[position:end])
+        position = end
+    assert shown + pieces.rest() == whole
+    assert not [name for name, secret in secrets.items() if len(secret) > 5 and secret in whole]

@@ -15,7 +15,7 @@ def source(number: int) -> str:
     return f'def tool_{number}(word: str) -> str:\n    """Say the word."""\n    return word'
 
 
-def test_a_turn_with_twenty_tools_costs_the_statements_of_one_without(api: Api) -> None:
+def test_a_turn_with_twenty_tools_runs_no_more_statements(api: Api) -> None:
     ids = [api.client.tools.create(source_code=source(number)).id for number in range(20)]
     statements = []
     for tool_ids in ([], ids):
@@ -29,7 +29,7 @@ def test_a_turn_with_twenty_tools_costs_the_statements_of_one_without(api: Api) 
         api.client.tools.delete(id)
 
 
-def test_a_tool_asks_for_the_network_by_a_tag_and_the_operator_allows_it(api: Api) -> None:
+def test_the_network_needs_a_tag_and_the_operators_permission(api: Api) -> None:
     sent = {"source_code": source(1), "args": {"word": "x"}, "tags": ["network"]}
     answer = api.http.post("/v1/tools/run", json=sent)
     assert answer.status_code == 403

@@ -30,7 +30,7 @@ def roll(sides: int, times: int = 1, kind: Literal["fair", "loaded"] = "fair", n
 '''
 
 
-def test_types_come_from_the_signature_and_words_from_the_docstring() -> None:
+def test_types_come_from_the_signature_and_descriptions_from_the_docstring() -> None:
     schema = read_source(ROLL)
     assert (schema.name, schema.description) == ("roll", "Roll dice.\n\nThe sum counts.")
     assert schema.parameters == {
@@ -56,7 +56,14 @@ TYPES: dict[str, dict[str, Any]] = {
     "Annotated[str, 'A town.']": {"type": "string", "description": "A town."},
     "tuple[int, ...]": {"type": "array", "items": {"type": "integer"}},
     "datetime.date": {"type": "string", "format": "date"},
+    "Literal[-1, 1]": {"type": "integer", "enum": [-1, 1]},
+    "Literal[-2, -1]": {"type": "integer", "enum": [-2, -1]},
+    "Literal['a', -1, None, True]": {"enum": ["a", -1, None, True]},
+    "Literal[Colour.RED, 'green']": {"type": "string", "enum": ["red", "green"]},
     "Colour": {"enum": ["red", "blue"]},
+    "Level": {"enum": [-1, 1]},
+    "Steps": {"enum": [1, 5, 6]},
+    "Names": {"enum": ["north", "south"]},
     "Place": {
         "type": "object",
         "description": "Where.",
@@ -64,6 +71,7 @@ TYPES: dict[str, dict[str, Any]] = {
             "town": {"type": "string", "description": "Its name."},
             "tags": {"type": "array", "items": {"type": "string"}},
             "size": {"type": "integer", "default": 3},
+            "step": {"type": "number", "default": -0.5},
         },
         "required": ["town"],
     },
@@ -73,11 +81,28 @@ class Colour(str, Enum):
     RED = "red"
     BLUE = "blue"
 
+class Level(Enum):
+    _ignore_ = "other"
+    LOW = -1
+    HIGH = +1
+
+    def name(self) -> str: ...
+
+class Steps(Enum):
+    A = auto()
+    B = 5
+    C = enum.auto()
+
+class Names(StrEnum):
+    NORTH = auto()
+    SOUTH = auto()
+
 class Place(BaseModel):
     """Where."""
     town: str = Field(..., description="Its name.")
     tags: list[str] = Field(default_factory=list)
     size: int = 3
+    step: float = -0.5
 
 class Node(BaseModel):
     next: "Node"
@@ -98,6 +123,9 @@ WRONG = {
     "def f(*x: int):\n  'Do.'": "without a name",
     "def f(x: Frobnicator):\n  'Do.'": "Frobnicator is not known",
     "def f(x: Node):\n  'Do.'": "holds itself",
+    "def f(x: Literal[b'a']):\n  'Do.'": "The value b'a' of Literal cannot be read",
+    "def f(x: Literal[Other.RED]):\n  'Do.'": "The value Other.RED of Literal cannot be read",
+    "class E(Enum):\n  A = make()\ndef f(x: E):\n  'Do.'": "value make.* of the enumeration",
     "def f(x: 1 + 2):\n  'Do.'": "no JSON schema",
     "x = " + "(" * 5000 + ")" * 5000: "nested too deeply|not valid Python",
     "def f(x: " + "list[" * 50 + "int" + "]" * 50 + "):\n  'Do.'": "nested too deeply",
@@ -106,12 +134,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("source", WRONG, ids=range(len(WRONG)))
-def test_what_is_missing_is_said(source: str) -> None:
+def test_incomplete_sources_are_refused_with_a_reason(source: str) -> None:
     with pytest.raises(Invalid, match=WRONG[source]):
         read_source(f"{CLASSES}\n{source}" if "Node" in source else source)
 
 
-def test_the_last_public_function_is_the_tool_and_what_the_server_fills_in_is_not_shown() -> None:
+def test_the_last_public_function_is_the_tool_and_agent_state_is_hidden() -> None:
     source = (
         "def one():\n  'One.'\nasync def two(agent_state: dict, x: str):\n  'Two.'\ndef "
         "_three():\n  'Three.'"

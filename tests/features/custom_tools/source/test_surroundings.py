@@ -1,6 +1,6 @@
-"""What a tool's function gets besides its arguments.
+"""Values that a tool's function gets in addition to its arguments.
 
-That is the agent's state, and a client of this server with the caller's rights.
+They are the agent's state, and a client of this server with the caller's rights.
 """
 
 import pytest
@@ -40,7 +40,7 @@ def remember(fact: str) -> str:
 '''
 
 
-def returned(api: Api, agent_id: str, *calls: object) -> list[tuple[str | None, str]]:
+def tool_results(api: Api, agent_id: str, *calls: object) -> list[tuple[str | None, str]]:
     api.server.says(*calls, "Done.")
     answer = api.client.agents.messages.create(agent_id, input="Do it.")
     return [
@@ -50,7 +50,7 @@ def returned(api: Api, agent_id: str, *calls: object) -> list[tuple[str | None, 
     ]
 
 
-def test_a_tool_reads_the_agents_state_and_is_told_that_changing_it_changes_nothing(
+def test_a_tool_reads_the_agent_state_and_changing_it_is_an_error(
     api: Api,
 ) -> None:
     ids = [
@@ -63,7 +63,7 @@ def test_a_tool_reads_the_agents_state_and_is_told_that_changing_it_changes_noth
     agent = api.client.agents.create(
         model=MODEL, name="Nina", tool_ids=ids, memory_blocks=blocks, include_base_tools=False
     )
-    (_, told), (status, refused) = returned(
+    (_, told), (status, refused) = tool_results(
         api, agent.id, call("who", words="2", agent_state={"name": "x"}), call("change")
     )
     assert '"name":"Nina"' in told.replace('": "', '":"')
@@ -78,12 +78,12 @@ def test_a_tool_reads_the_agents_state_and_is_told_that_changing_it_changes_noth
     assert api.client.agents.blocks.retrieve("human", agent_id=agent.id).value == "Ada."
 
 
-def test_a_tool_uses_this_server_with_its_callers_rights_and_makes_no_keys(api: Api) -> None:
+def test_a_tool_calls_the_server_with_its_callers_rights_but_creates_no_keys(api: Api) -> None:
     tool = api.client.tools.create(source_code=REMEMBERS)
     agent = api.client.agents.create(
         model=MODEL, tool_ids=[tool.id], memory_blocks=[{"label": "human", "value": "Ada."}]
     )
-    ((status, result),) = returned(api, agent.id, call("remember", fact="Likes tea."))
+    ((status, result),) = tool_results(api, agent.id, call("remember", fact="Likes tea."))
     assert (status, result) == ("success", "PermissionDeniedError")
     assert api.client.agents.blocks.retrieve("human", agent_id=agent.id).value == "Ada. Likes tea."
 
@@ -109,7 +109,7 @@ def test_a_tool_uses_this_server_with_its_callers_rights_and_makes_no_keys(api: 
         ("def f(:", set()),
     ],
 )
-def test_only_a_tool_that_uses_the_server_has_a_way_to_it(source: str, needs: set[str]) -> None:
+def test_only_sources_that_use_the_client_get_server_access(source: str, needs: set[str]) -> None:
     assert needs_of(source, "f") == needs
 
 
@@ -140,18 +140,18 @@ def ask(host: str) -> str:
 '''
 
 
-def test_a_tool_reaches_this_server_by_each_name_of_this_machine(api: Api) -> None:
+def test_a_tool_reaches_the_server_by_any_loopback_name(api: Api) -> None:
     tool = api.client.tools.create(source_code=BY_NAME)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     names = ("127.0.0.1", "localhost", "LOCALHOST", "localhost.", "127.0.0.2")
-    results = returned(
+    results = tool_results(
         api, agent.id, *[call("ask", host=name) for name in names], call("ask", host="192.168.0.1")
     )
     assert [result for _, result in results[:-1]] == ["200"] * len(names)
     assert results[-1][1].startswith("refused")
 
 
-def test_a_tool_that_runs_for_a_user_sees_what_that_user_may_see(api: Api) -> None:
+def test_a_tool_that_runs_for_a_user_has_that_users_rights(api: Api) -> None:
     for user in ("ada", "bob"):
         made = api.http.put(f"/users/{user}/blocks/human", json={"body": f"I am {user}."})
         assert made.status_code == 200, made.text
@@ -182,7 +182,7 @@ def ask_another(agent_id: str, question: str, client) -> str:
 '''
 
 
-def test_a_tool_asks_another_agent_by_its_client(api: Api) -> None:
+def test_a_tool_can_message_another_agent_with_its_client(api: Api) -> None:
     tool = api.client.tools.create(source_code=ASKS_ANOTHER)
     other = api.client.agents.create(model=MODEL, include_base_tools=False)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id], include_base_tools=False)

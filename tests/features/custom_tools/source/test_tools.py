@@ -1,7 +1,4 @@
-"""Tools from source code.
-
-Made, changed, found and deleted by the real client, and called by agents.
-"""
+"""Tools from source code: made, changed, found, deleted by the real client, and run by agents."""
 
 from typing import Any
 
@@ -50,7 +47,9 @@ KEPT: dict[str, Any] = {
 }
 
 
-def test_an_upsert_keeps_what_was_not_sent(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upsert_keeps_the_fields_that_were_not_sent(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tool has all fields; then each field is sent alone, also with another source."""
     monkeypatch.setattr(service, "add_build", lambda *_: None)  # no packages are fetched for it
     source = ADD.replace("add(", "keep(")
@@ -81,7 +80,7 @@ def test_an_upsert_keeps_what_was_not_sent(api: Api, monkeypatch: pytest.MonkeyP
     api.client.tools.delete(made["id"])
 
 
-def test_a_description_that_the_source_says_follows_the_source(api: Api) -> None:
+def test_a_description_from_the_source_changes_with_the_source(api: Api) -> None:
     source = ADD.replace("add(", "follow(")
     made = ok(api.http.put("/v1/tools/", json={"source_code": source}))
     assert made["description"] == "Add two numbers."
@@ -95,7 +94,7 @@ def test_a_description_that_the_source_says_follows_the_source(api: Api) -> None
     api.client.tools.delete(made["id"])
 
 
-def test_a_schema_of_another_name_renames_the_tool_and_the_function_still_runs(api: Api) -> None:
+def test_a_schema_with_another_name_renames_the_tool_but_calls_the_same_function(api: Api) -> None:
     source = ADD.replace("add(", "first(") + "\n\ndef last(one: int) -> int:\n    return 0\n"
     schema = {
         "name": "first",
@@ -120,7 +119,7 @@ def test_a_schema_of_another_name_renames_the_tool_and_the_function_still_runs(a
     api.client.tools.delete(made["id"])
 
 
-def test_a_tool_is_made_changed_and_deleted(api: Api) -> None:
+def test_a_tool_can_be_created_changed_and_deleted(api: Api) -> None:
     made = api.client.tools.create(
         source_code=ADD, tags=["sums"], return_char_limit=100, default_requires_approval=True
     )
@@ -193,14 +192,14 @@ def test_a_tool_is_made_changed_and_deleted(api: Api) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_tool_is_said(api: Api, sent: dict[str, Any], why: str) -> None:
+def test_invalid_tools_are_refused_with_a_reason(api: Api, sent: dict[str, Any], why: str) -> None:
     answer = api.http.post("/v1/tools/", json=sent)
     assert answer.status_code in (400, 422)
     assert why in answer.text
     assert "add" not in [tool.name for tool in api.client.tools.list()]
 
 
-def test_the_servers_own_tools_keep_their_source_and_change_a_few_settings(api: Api) -> None:
+def test_built_in_tools_keep_their_source_and_allow_a_few_settings(api: Api) -> None:
     own = next(tool for tool in api.client.tools.list() if tool.name == "memory_insert")
     changed = api.client.tools.update(own.id, return_char_limit=77)
     assert changed.return_char_limit == 77
@@ -237,7 +236,7 @@ def test_tools_are_found_by_words_and_meaning(api: Api) -> None:
         api.client.tools.delete(tool.id)
 
 
-def test_an_agent_calls_a_tool_reads_its_traceback_and_does_better(api: Api) -> None:
+def test_an_agent_reads_a_tools_traceback_and_calls_it_again(api: Api) -> None:
     tool = api.client.tools.create(source_code=FAILS)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     api.server.says(call("divide", one=1, two=0), call("divide", one="1", two=4), "A quarter.")
@@ -306,7 +305,7 @@ def manage(data: Entry, others: List[str], change: Optional[int] = None) -> str:
 '''
 
 
-def test_a_function_without_the_types_above_it_runs_with_their_fields(api: Api) -> None:
+def test_a_function_sent_without_its_types_runs_with_their_fields(api: Api) -> None:
     entry = {
         "type": "object",
         "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
@@ -321,7 +320,7 @@ def test_a_function_without_the_types_above_it_runs_with_their_fields(api: Api) 
     api.client.tools.delete(made.id)
 
 
-def test_arguments_become_what_the_function_expects_and_results_json(api: Api) -> None:
+def test_arguments_are_converted_to_the_annotated_types_and_results_to_json(api: Api) -> None:
     ready = {"ready": "true", "share": 1, "size": {"wide": 2}, "colour": "red"}
     result = trial(
         api, MODELS, args={"place": {"town": "Rome"}, "others": [{"town": "Bari"}], **ready}
@@ -402,14 +401,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
-def test_whatever_a_tool_does_there_is_a_result(api: Api, source: str) -> None:
+def test_a_tool_always_returns_a_result(api: Api, source: str) -> None:
     status, words = HOSTILE[source]
     result = trial(api, source)
     assert result["status"] == status
     assert words in str(result["func_return"])
 
 
-def test_a_trial_is_answered_as_a_tool_return_message_too(api: Api) -> None:
+def test_a_trial_run_returns_a_tool_return_message(api: Api) -> None:
     for value, text in (
         ("'pears'", "pears"),
         ("{'a': [1, None]}", '{"a":[1,null]}'),
@@ -443,7 +442,7 @@ WITHOUT_NETWORK = {
 }
 
 
-def test_a_tool_that_needs_the_network_and_has_none_is_told_how_to_get_it(api: Api) -> None:
+def test_a_tool_without_network_gets_advice_in_its_error(api: Api) -> None:
     for name, source in WITHOUT_NETWORK.items():
         result = trial(api, source)
         assert result["status"] == "error"
@@ -457,7 +456,7 @@ def test_a_tool_that_needs_the_network_and_has_none_is_told_how_to_get_it(api: A
         ), line
 
 
-def test_an_agents_tool_is_tried_outside_of_a_turn_with_what_it_wrote(api: Api) -> None:
+def test_an_agents_tool_can_be_run_outside_a_turn_with_its_output(api: Api) -> None:
     tool = api.client.tools.create(source_code=ADD)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     result = api.client.agents.tools.run("add", agent_id=agent.id, args={"one": 2})
@@ -474,7 +473,7 @@ def test_an_agents_tool_is_tried_outside_of_a_turn_with_what_it_wrote(api: Api) 
     api.client.tools.delete(tool.id)
 
 
-def test_the_variables_of_a_trial_are_its_process_alone(api: Api) -> None:
+def test_a_trial_runs_variables_exist_only_in_its_process(api: Api) -> None:
     reads = "import os\ndef f():\n    'x'\n    return sorted(os.environ), os.environ.get('TOKEN')"
     names, value = trial(api, reads, env_vars={"TOKEN": "t"})["func_return"]
     assert value == "t"

@@ -27,13 +27,13 @@ def home_of(api: Api) -> str:
     return f"{ROUTE}/{config['id']}/environment-variable"
 
 
-def tried(api: Api) -> list[object]:
+def trial_values(api: Api) -> list[object]:
     answer: Wire = ok(api.http.post("/v1/tools/run", json={"source_code": TELLS}))
     assert answer["status"] == "success", answer
     return list(answer["func_return"])
 
 
-def test_variables_come_change_and_go(api: Api) -> None:
+def test_variables_can_be_created_changed_and_deleted(api: Api) -> None:
     home = home_of(api)
     made = ok(
         api.http.post(
@@ -48,7 +48,7 @@ def test_variables_come_change_and_go(api: Api) -> None:
         "SHOP_TOKEN",
         "PLACE",
     ]
-    assert tried(api) == ["[secret SHOP_TOKEN]", "Bari", len(TOKEN)]
+    assert trial_values(api) == ["[secret SHOP_TOKEN]", "Bari", len(TOKEN)]
 
     tool = api.client.tools.create(source_code=TELLS)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id], secrets={"PLACE": OWN})
@@ -67,16 +67,16 @@ def test_variables_come_change_and_go(api: Api) -> None:
     renamed = ok(api.http.patch(place, json={"value": CHANGED}))
     assert (renamed["key"], renamed["description"]) == ("SHOP_TOKEN", "Of the shop.")
     assert api.http.patch(place, json={"key": "PLACE"}).status_code == 409
-    assert tried(api)[2] == len(CHANGED)
+    assert trial_values(api)[2] == len(CHANGED)
     assert api.http.delete(place).status_code == 204
     assert api.http.delete(place).status_code == 404
-    assert tried(api) == [None, "Bari", 0]
+    assert trial_values(api) == [None, "Bari", 0]
     assert api.http.delete(f"{ROUTE}/environment-variable/{other['id']}").status_code == 204
-    assert tried(api) == [None, None, 0]
+    assert trial_values(api) == [None, None, 0]
     api.client.tools.delete(tool.id)
 
 
-def test_the_sandbox_itself_is_the_operators(api: Api) -> None:
+def test_the_sandbox_configuration_cannot_be_changed_over_the_api(api: Api) -> None:
     (config,) = ok(api.http.get(f"{ROUTE}/", params={"sandbox_type": "local"}))
     assert ok(api.http.get(f"{ROUTE}/", params={"sandbox_type": "e2b"})) == []
     assert ok(api.http.get(f"{ROUTE}/", params={"after": config["id"]})) == []
@@ -108,7 +108,7 @@ def test_the_sandbox_itself_is_the_operators(api: Api) -> None:
         )
 
 
-def test_a_page_stores_and_deletes_them(api: Api) -> None:
+def test_the_tools_page_stores_and_deletes_variables(api: Api) -> None:
     sent = {"name": "PAGE_KEY", "value": TOKEN}
     assert (
         api.http.post("/ui/tools/variables", data=sent, follow_redirects=False).status_code == 303
@@ -121,7 +121,7 @@ def test_a_page_stores_and_deletes_them(api: Api) -> None:
     assert "PAGE_KEY" not in api.http.get("/ui/tools").text
 
 
-def test_another_organization_has_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_each_organization_has_its_own_variables(tmp_path_factory: pytest.TempPathFactory) -> None:
     with (
         serving(tmp_path_factory.mktemp("data"), api_key=OPERATOR) as server,
         server.http() as http,

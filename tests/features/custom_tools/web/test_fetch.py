@@ -65,8 +65,8 @@ def serving() -> Iterator[str]:
 
 
 HTML = {"content-type": "text/html; charset=utf-8"}
-# Ways to write an address of this machine, of a private network, or of no web page. {port} is that
-# of a server that must never be called.
+# Ways to write an address of this machine, of a private network, or of no web page. {port} is the
+# port of a server that must never be called.
 PRIVATE = """
 http://127.0.0.1:{port}/ http://127.1:{port}/ http://2130706433:{port}/ http://0x7f000001:{port}/ http://0x7f.1:{port}/
 http://0177.0.0.1:{port}/ http://017700000001:{port}/ http://0:{port}/ http://0.0.0.0:{port}/ http://localhost:{port}/
@@ -83,14 +83,14 @@ data:text/html,x http://127.0.0.1:99999/ http://[::1%25lo]:{port}/ http://127.0.
 
 
 @pytest.mark.parametrize("url", PRIVATE, ids=range(len(PRIVATE)))
-async def test_no_private_address_is_spoken_to_however_it_is_written(site: str, url: str) -> None:
+async def test_no_private_address_is_contacted_in_any_notation(site: str, url: str) -> None:
     Site.asked.clear()
     with pytest.raises(RicordoError):
         await fetch(url.replace("{port}", site.rpartition(":")[2]))
     assert Site.asked == []
 
 
-def test_there_are_enough_of_them() -> None:
+def test_more_than_fifty_private_addresses_are_tested() -> None:
     assert len(PRIVATE) > 50
 
 
@@ -101,7 +101,7 @@ async def names(*numbers: str) -> list[str]:
 @pytest.mark.parametrize(
     "numbers", [["127.0.0.1"], ["93.184.216.34", "10.0.0.1"], ["::1"], ["169.254.169.254"], []]
 )
-async def test_a_name_that_leads_to_a_private_address_is_refused(
+async def test_a_host_that_resolves_to_a_private_address_is_refused(
     site: str, numbers: list[str]
 ) -> None:
     Site.asked.clear()
@@ -112,7 +112,7 @@ async def test_a_name_that_leads_to_a_private_address_is_refused(
     assert Site.asked == []
 
 
-async def test_what_a_name_means_a_moment_later_makes_no_difference(site: str) -> None:
+async def test_a_host_is_resolved_once_for_check_and_connection(site: str) -> None:
     """The check and the connection use the same look-up."""
     port, looked_up = site.rpartition(":")[2], []
 
@@ -163,7 +163,7 @@ async def test_each_redirect_is_checked(
     assert Site.asked == ["/go"]
 
 
-async def test_redirects_end(site: str) -> None:
+async def test_too_many_redirects_are_refused(site: str) -> None:
     Site.pages["/loop"] = (301, {"location": "/loop"}, [])
     with pytest.raises(Unavailable, match="redirects more than 5 times"):
         await fetch(f"{site}/loop", allow_private=True)
@@ -182,14 +182,14 @@ HOSTILE: dict[str, tuple[tuple[int, dict[str, str], list[bytes]], str]] = {
 
 
 @pytest.mark.parametrize("path", HOSTILE)
-async def test_hostile_answers_end_in_a_sentence(site: str, path: str) -> None:
+async def test_hostile_responses_are_reported_as_errors(site: str, path: str) -> None:
     answer, words = HOSTILE[path]
     Site.pages[path] = answer
     with pytest.raises(RicordoError, match=words):
         await fetch(f"{site}{path}", allow_private=True)
 
 
-async def test_a_page_that_drips_ends_at_its_time(
+async def test_a_slowly_sent_page_ends_at_the_timeout(
     site: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "_SECONDS", 0.3)
@@ -218,7 +218,7 @@ TEXTS: list[tuple[str, bytes, str]] = [
 ]
 
 
-async def test_pages_become_text(tmp_path: Path) -> None:
+async def test_fetched_pages_are_converted_to_text(tmp_path: Path) -> None:
     bubblewrap()
     sandbox = Sandbox(Settings(data_dir=tmp_path))
     try:
@@ -246,6 +246,6 @@ async def test_pages_become_text(tmp_path: Path) -> None:
         await sandbox.close()
 
 
-async def test_an_invalid_address_is_named() -> None:
+async def test_an_address_without_a_scheme_is_refused() -> None:
     with pytest.raises(Invalid, match="http://"):
         await fetch("example.com")

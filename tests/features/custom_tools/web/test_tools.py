@@ -89,7 +89,7 @@ def engine() -> Iterator[str]:
     running.server_close()
 
 
-def told(api: Api, name: str, **arguments: Any) -> tuple[str, str]:
+def call_tool(api: Api, name: str, **arguments: Any) -> tuple[str, str]:
     tool = api.client.tools.list(name=name).items[0]
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     api.server.says(call(name, **arguments), "Done.")
@@ -138,7 +138,7 @@ ENGINES: list[tuple[str, Any, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("name", "answer", "query", "header"), ENGINES, ids=[each[0] for each in ENGINES]
 )
-def test_each_engine_is_asked_its_way(
+def test_each_search_engine_gets_its_own_request_format(
     api: Api,
     engine: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -158,7 +158,7 @@ def test_each_engine_is_asked_its_way(
         "include_domains": ["a.example"],
         "exclude_domains": ["b.example"],
     }
-    status, content = told(api, "web_search", **asked)
+    status, content = call_tool(api, "web_search", **asked)
     assert status == "success"
     result = {
         "title": "Bees",
@@ -188,34 +188,36 @@ FAULTS += [
 
 
 @pytest.mark.parametrize(("answer", "words"), FAULTS, ids=range(len(FAULTS)))
-def test_a_failing_engine_is_a_sentence_without_the_key(
+def test_a_search_engine_error_is_reported_without_the_key(
     api: Api, engine: str, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, bytes], words: str
 ) -> None:
     monkeypatch.setenv("RICORDO_WEB_SEARCH", "brave")
     monkeypatch.setenv("RICORDO_WEB_SEARCH_URL", engine)
     monkeypatch.setenv("RICORDO_WEB_SEARCH_KEY", "k-123")
     Engine.answer = answer
-    status, content = told(api, "web_search", query="bees")
+    status, content = call_tool(api, "web_search", query="bees")
     assert status == "error"
     assert words in content
     assert "k-123" not in content
 
 
-def test_without_an_engine_the_sentence_says_what_to_set(api: Api) -> None:
-    status, content = told(api, "web_search", query="bees")
+def test_without_a_search_engine_the_error_names_the_setting(api: Api) -> None:
+    status, content = call_tool(api, "web_search", query="bees")
     assert status == "error"
     assert "RICORDO_WEB_SEARCH" in content
 
 
-def test_a_page_is_read_in_parts(api: Api, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    status, content = told(api, "fetch_webpage", url=f"{engine}/page")
+def test_a_long_page_is_read_in_parts(
+    api: Api, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, content = call_tool(api, "fetch_webpage", url=f"{engine}/page")
     assert status == "error"
     assert "RICORDO_FETCH_PRIVATE_PAGES" in content
     monkeypatch.setenv("RICORDO_FETCH_PRIVATE_PAGES", "true")
-    status, content = told(api, "fetch_webpage", url=f"{engine}/page")
+    status, content = call_tool(api, "fetch_webpage", url=f"{engine}/page")
     assert status == "success"
     assert content.startswith(f"# Bees\n\n{engine}/page\n\nThey make honey, and more honey.\n\n")
     assert "Call again with offset=20000 for more.]" in content
-    _, rest = told(api, "fetch_webpage", url=f"{engine}/page", offset=20_000)
+    _, rest = call_tool(api, "fetch_webpage", url=f"{engine}/page", offset=20_000)
     assert "for more.]" not in rest
     assert rest.endswith("honey.")

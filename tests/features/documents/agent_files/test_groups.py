@@ -32,7 +32,7 @@ def new_agent(api: Api, name: str, **more: Any) -> str:
     return str(api.client.agents.create(name=name, model=MODEL, memory_blocks=blocks, **more).id)  # type: ignore[arg-type]
 
 
-def take_in(api: Api, file: Any, **form: Any) -> Wire:
+def import_file(api: Api, file: Any, **form: Any) -> Wire:
     import json
 
     files = {"file": ("agent.af", json.dumps(file).encode())}
@@ -51,7 +51,7 @@ def group_of(api: Api, agent_id: str) -> Wire:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_group_comes_back_with_new_agents_and_the_blocks_they_share(api: Api, kind: str) -> None:
+def test_a_group_is_imported_with_new_agents_and_shared_blocks(api: Api, kind: str) -> None:
     manager, *members = (new_agent(api, name) for name in ("Mia", "Noa", "Ole"))
     plan = ok(api.http.post("/v1/blocks/", json={"label": "plan", "value": "Begin."}))["id"]
     config = {"manager_type": kind, "manager_agent_id": manager, **KINDS[kind]}
@@ -67,7 +67,7 @@ def test_a_group_comes_back_with_new_agents_and_the_blocks_they_share(api: Api, 
     assert file["groups"][0]["agent_ids"] == ["agent-1", "agent-2"]
     assert file["groups"][0]["manager_config"] == {**config, "manager_agent_id": "agent-0"}
     assert not [id for id in (*members, manager, plan, before["id"]) if id in str(file["groups"])]
-    answer = take_in(api, file)
+    answer = import_file(api, file)
     assert not [line for line in answer["warnings"] if "roup" in line]
     new_manager, *new_members = answer["agent_ids"]
     group = group_of(api, new_manager)
@@ -90,13 +90,13 @@ def test_a_group_comes_back_with_new_agents_and_the_blocks_they_share(api: Api, 
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_a_pair_comes_back_as_it_was(api: Api, is_on: bool) -> None:
+def test_a_sleeptime_pair_is_imported_as_exported(api: Api, is_on: bool) -> None:
     main = new_agent(api, "Pia", enable_sleeptime=True)
     if not is_on:
         ok(api.http.patch(f"/v1/agents/{main}", json={"enable_sleeptime": False}))
     (sleeper,) = group_of(api, main)["agent_ids"]
     file = export(api, main)
-    answer = take_in(api, file, name="Quin")
+    answer = import_file(api, file, name="Quin")
     new_main, new_sleeper = answer["agent_ids"]
     state = ok(api.http.get(f"/v1/agents/{new_main}"))
     assert (state["name"], bool(state["enable_sleeptime"])) == ("Quin", is_on)
@@ -111,14 +111,14 @@ def test_a_pair_comes_back_as_it_was(api: Api, is_on: bool) -> None:
     assert api.http.get(f"/v1/agents/{new_sleeper}").status_code == 404
 
 
-def test_a_file_that_asks_for_sleep_and_has_no_group_gets_a_pair(api: Api) -> None:
+def test_a_file_that_enables_sleeptime_without_a_group_gets_a_pair(api: Api) -> None:
     file = export(api, new_agent(api, "Rob"))
     file["agents"][0]["enable_sleeptime"] = True
-    (agent,) = take_in(api, file)["agent_ids"]
+    (agent,) = import_file(api, file)["agent_ids"]
     assert group_of(api, agent)["manager_type"] == "sleeptime"
 
 
-def test_of_a_group_whose_member_is_missing_the_agents_are_taken(api: Api) -> None:
+def test_a_group_with_a_missing_member_imports_its_agents_only(api: Api) -> None:
     manager, member = new_agent(api, "Sol"), new_agent(api, "Tom")
     config = {"manager_type": "supervisor", "manager_agent_id": manager}
     ok(
@@ -128,7 +128,7 @@ def test_of_a_group_whose_member_is_missing_the_agents_are_taken(api: Api) -> No
     )
     file = copy.deepcopy(export(api, manager))
     del file["agents"][1]
-    answer = take_in(api, file)
+    answer = import_file(api, file)
     assert [
         line
         for line in answer["warnings"]
@@ -137,7 +137,7 @@ def test_of_a_group_whose_member_is_missing_the_agents_are_taken(api: Api) -> No
     assert len(answer["agent_ids"]) == 1
 
 
-def test_what_was_said_in_the_group_stays_with_each_agent_and_names_the_new_group(api: Api) -> None:
+def test_group_messages_stay_with_each_agent_and_refer_to_the_new_group(api: Api) -> None:
     manager, member = new_agent(api, "Ugo"), new_agent(api, "Val")
     config = {"manager_type": "dynamic", "manager_agent_id": manager, "max_turns": 1}
     body = {"agent_ids": [member], "description": "", "manager_config": config}
@@ -149,7 +149,7 @@ def test_what_was_said_in_the_group_stays_with_each_agent_and_names_the_new_grou
     ok(api.http.post(f"/v1/groups/{group}/messages", json=said))
     file = export(api, manager)
     assert group not in str(file)
-    new_manager, new_member = take_in(api, file)["agent_ids"]
+    new_manager, new_member = import_file(api, file)["agent_ids"]
     new_group = group_of(api, new_manager)["id"]
     held = ok(api.http.get(f"/v1/agents/{new_member}/messages", params={"group_id": new_group}))
     assert "Tea." in [one.get("content") for one in held]

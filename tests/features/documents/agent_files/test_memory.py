@@ -12,7 +12,7 @@ import pytest
 
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
-from tests.features.documents.agent_files.test_round_trip import export, imported
+from tests.features.documents.agent_files.test_round_trip import export, import_agent
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL, serving
 from tests.support import postgres
@@ -88,7 +88,7 @@ def make_agent(api: Api) -> str:
     return agent
 
 
-def test_history_proposals_and_schedules_come_back_as_they_were(api: Api) -> None:
+def test_history_proposals_and_schedules_survive_export_and_import(api: Api) -> None:
     agent = make_agent(api)
     file = export(api, agent)
     told = memory(file)
@@ -107,7 +107,7 @@ def test_history_proposals_and_schedules_come_back_as_they_were(api: Api) -> Non
         TEXT.replace("Turin", "Rome"),
     ]
     assert "hush" not in json.dumps(file)
-    (first, second) = (imported(api, file, extra_body={"schedules": True}) for _ in range(2))
+    (first, second) = (import_agent(api, file, extra_body={"schedules": True}) for _ in range(2))
     for made in (first, second):
         again = export(api, made)
         # The ids of versions are equal, although they were computed and not copied.
@@ -135,8 +135,8 @@ def _id(api: Api, agent: str, label: str) -> str:
     return str(api.client.agents.blocks.retrieve(label, agent_id=agent).id)
 
 
-def test_what_was_imported_goes_on_like_any_memory(api: Api) -> None:
-    made = imported(api, export(api, make_agent(api)))
+def test_imported_memory_can_be_edited_and_decided_like_any_other(api: Api) -> None:
+    made = import_agent(api, export(api, make_agent(api)))
     assert ok(api.http.get(f"/v1/agents/{made}/schedule"))["scheduled_messages"] == []
     block = _id(api, made, "person")
     waiting = ok(api.http.get(f"/v1/blocks/{block}/diffs"))
@@ -157,12 +157,12 @@ def test_what_was_imported_goes_on_like_any_memory(api: Api) -> None:
     names = ("label", "value", "author", "created_at")
     told, again = (
         [[one[name] for name in names] for one in memory(file)["versions"]]
-        for file in (export(api, made), export(api, imported(api, export(api, made))))
+        for file in (export(api, made), export(api, import_agent(api, export(api, made))))
     )
     assert again == told
 
 
-def test_the_blocks_of_a_file_say_what_is_and_its_history_what_was(api: Api) -> None:
+def test_the_blocks_of_a_file_win_over_its_history(api: Api) -> None:
     """A program that reads plain `.af` may change, add or leave out blocks."""
     file = export(api, make_agent(api))
     plain = copy.deepcopy(file)
@@ -174,7 +174,7 @@ def test_the_blocks_of_a_file_say_what_is_and_its_history_what_was(api: Api) -> 
     plain["blocks"].append({"id": "block-9", "label": "new", "value": "New."})
     plain["agents"][0]["block_ids"].append("block-9")
     plain["ricordo"]["agents"]["agent-0"]["memory"]["proposals"] = []
-    made = imported(api, plain)
+    made = import_agent(api, plain)
     assert {block.label: block.value for block in api.client.agents.blocks.list(made)} == {
         "person": "Bea.",
         "new": "New.",
@@ -191,27 +191,27 @@ def test_the_blocks_of_a_file_say_what_is_and_its_history_what_was(api: Api) -> 
         ("person", "Bea."),
         ("new", "New."),
     ]
-    assert memory(export(api, imported(api, export(api, made))))["versions"] == last
+    assert memory(export(api, import_agent(api, export(api, made))))["versions"] == last
 
 
-def test_a_version_whose_id_becomes_another_says_which_it_had(api: Api) -> None:
+def test_a_version_that_gets_another_id_names_its_old_id(api: Api) -> None:
     file = export(api, make_agent(api))
     first = memory(file)["versions"][0]
     first["value"] = "Grace.\n"
-    made = imported(api, file)
+    made = import_agent(api, file)
     found = memory(export(api, made))["versions"]
     assert [one["reason"] for one in found[:1]] == [f"Make Tutor (was {first['id'][:10]})"]
     for one, before in zip(found, memory(file)["versions"], strict=True):
         assert one["reason"].endswith(f"(was {before['id'][:10]})")
-    assert memory(export(api, imported(api, export(api, made))))["versions"] == found
+    assert memory(export(api, import_agent(api, export(api, made))))["versions"] == found
 
 
-def test_blocks_of_others_bring_their_own_history(api: Api) -> None:
+def test_shared_blocks_are_imported_with_their_own_history(api: Api) -> None:
     agent = make_agent(api)
     loose = api.client.blocks.create(label="draft", value="One.")
     api.client.blocks.update(loose.id, label="plan", value="Two.")
     api.client.agents.blocks.attach(loose.id, agent_id=agent)
-    made = imported(api, export(api, agent))
+    made = import_agent(api, export(api, agent))
     found = memory(export(api, made))["versions"]
     assert [(one["label"], one["value"]) for one in found[-2:]] == [
         ("plan", "One."),
@@ -221,13 +221,13 @@ def test_blocks_of_others_bring_their_own_history(api: Api) -> None:
     assert api.client.blocks.retrieve(loose.id).value == "Two."
 
 
-def test_a_file_forges_nobody(api: Api) -> None:
+def test_authors_named_in_a_file_become_remote_authors(api: Api) -> None:
     user = ok(api.http.get("/v1/users/"))
     id = (user["items"] if isinstance(user, dict) else user)[0]["id"]
     file = export(api, make_agent(api))
     for one in (*memory(file)["versions"], *memory(file)["proposals"]):
         one["author"] = f"Root <administrator+{id}@ricordo>"
-    made = imported(api, file)
+    made = import_agent(api, file)
     block = _id(api, made, "person")
     for found in (
         ok(api.http.get(f"/v1/blocks/{block}/history")),
@@ -279,7 +279,7 @@ def _flood(told: Wire) -> None:
     ],
     ids=range(17),
 )
-def test_of_a_hostile_history_what_cannot_be_is_left_out_and_named(
+def test_invalid_parts_of_a_history_are_left_out_and_reported(
     api: Api, change: Any, words: str
 ) -> None:
     file = _hostile(api)
@@ -326,9 +326,7 @@ MESSAGE = {"id": "m", "role": "user", "parts": [{"kind": "text", "text": 5}], "c
     ],
     ids=range(9),
 )
-def test_a_part_that_is_none_is_left_out_instead_of_breaking_its_agent(
-    api: Api, whole: Wire
-) -> None:
+def test_an_invalid_ricordo_part_is_left_out_and_the_agent_works(api: Api, whole: Wire) -> None:
     """Impossible times and dates were once stored. Every list that contained them then failed."""
     file = _hostile(api) | {"ricordo": {"version": 1, **whole}}
     answer = ok(
@@ -345,17 +343,17 @@ def test_a_part_that_is_none_is_left_out_instead_of_breaking_its_agent(
     ok(api.http.get("/v1/conversations/", params={"agent_id": agent}))
 
 
-def test_secrets_of_a_history_stay_behind(api: Api) -> None:
+def test_secrets_in_a_history_are_not_imported(api: Api) -> None:
     file = _hostile(api)
     secret = "sk-proj-9fJ2kLmN4pQrStUvWxYz1234567890abcdef"
     memory(file)["versions"][0] |= {"value": f"Key {secret}", "reason": secret}
-    made = imported(api, file)
+    made = import_agent(api, file)
     found = export(api, made)
     assert secret not in json.dumps(found)
-    assert memory(export(api, imported(api, found)))["versions"] == memory(found)["versions"]
+    assert memory(export(api, import_agent(api, found)))["versions"] == memory(found)["versions"]
 
 
-def test_schedules_come_only_where_that_is_wanted_and_allowed(api: Api) -> None:
+def test_schedules_are_imported_only_when_requested_and_allowed(api: Api) -> None:
     file = _hostile(api)
     whole = file["ricordo"]["agents"]["agent-0"]
     said = [{"role": "user", "content": "Hello."}]
@@ -364,18 +362,19 @@ def test_schedules_come_only_where_that_is_wanted_and_allowed(api: Api) -> None:
         {"messages": said, "schedule": {"type": "one-time", "scheduled_at": 2_000 * YEAR}}
         | {"callback_url": "https://evil.example/"},
     ]
-    made = imported(api, file, extra_body={"schedules": True})
+    made = import_agent(api, file, extra_body={"schedules": True})
     (row,) = ok(api.http.get(f"/v1/agents/{made}/schedule"))["scheduled_messages"]
     assert (row["schedule"]["scheduled_at"], "callback_url" in row["message"]) == (
         2_000 * YEAR,
         False,
     )
     assert (
-        ok(api.http.get(f"/v1/agents/{imported(api, file)}/schedule"))["scheduled_messages"] == []
+        ok(api.http.get(f"/v1/agents/{import_agent(api, file)}/schedule"))["scheduled_messages"]
+        == []
     )
 
 
-def test_schedules_keep_their_time_zone_and_those_of_older_files_are_in_utc(api: Api) -> None:
+def test_schedules_keep_their_time_zone_and_default_to_utc(api: Api) -> None:
     file = _hostile(api)
     file["agents"][0]["timezone"] = "Europe/Berlin"
     said = [{"role": "user", "content": "Hello."}]
@@ -384,12 +383,12 @@ def test_schedules_keep_their_time_zone_and_those_of_older_files_are_in_utc(api:
     file["ricordo"]["agents"]["agent-0"]["schedules"] = [
         {"messages": said, "schedule": daily | one} for one in zones
     ]
-    made = imported(api, file, extra_body={"schedules": True})
+    made = import_agent(api, file, extra_body={"schedules": True})
     rows = ok(api.http.get(f"/v1/agents/{made}/schedule"))["scheduled_messages"]
     assert sorted(row["schedule"]["timezone"] for row in rows) == ["Asia/Tokyo", "UTC"]
 
 
-def test_a_users_copy_does_not_stand_in_the_place_of_the_agents_own_block(api: Api) -> None:
+def test_an_export_has_the_agents_own_block_despite_users_copies(api: Api) -> None:
     """A user's export once lacked the agent's blocks of which the user had copies."""
     name = "bea"
     api.http.post("/v1/users/", json={"name": name})
@@ -407,7 +406,7 @@ def test_a_users_copy_does_not_stand_in_the_place_of_the_agents_own_block(api: A
     assert "limps" not in json.dumps({**file, "agents": [], "ricordo": memory(file)})
 
 
-def test_a_template_keeps_no_history_and_nothing_that_waits(api: Api) -> None:
+def test_a_template_keeps_no_history_proposals_or_schedules(api: Api) -> None:
     file = _hostile(api)
     name = api.client.templates.create(type="agent_file", agent_file=file).name
     (made,) = api.client.templates.agents.create(template_version=f"{name}:latest").agent_ids
@@ -422,14 +421,14 @@ def test_a_template_keeps_no_history_and_nothing_that_waits(api: Api) -> None:
     ) == ([], [], [])
 
 
-def test_a_file_without_history_makes_its_blocks_as_ever(api: Api) -> None:
+def test_a_file_without_history_creates_one_version_of_each_block(api: Api) -> None:
     file = _hostile(api)
     for more in (
         {"ricordo": {"version": 1}},
         {"ricordo": {"version": 1, "agents": {"agent-0": {"memory": {}}}}},
         {},
     ):
-        made = imported(api, {**file, "ricordo": None} | more)
+        made = import_agent(api, {**file, "ricordo": None} | more)
         (only,) = memory(export(api, made))["versions"]
         assert (only["label"], only["reason"], only["author"][:10]) == (
             "person",

@@ -91,13 +91,13 @@ def export(api: Api, agent_id: str, **query: Any) -> Wire:
     return dict(ok(api.http.get(f"/v1/agents/{agent_id}/export", params=query)))
 
 
-def imported(api: Api, file: Any, **form: Any) -> str:
+def import_agent(api: Api, file: Any, **form: Any) -> str:
     content = file if isinstance(file, bytes) else json.dumps(file).encode()
     (made,) = api.client.agents.import_file(file=("agent.af", content), **form).agent_ids
     return made
 
 
-def bare(file: Wire) -> str:
+def comparable(file: Wire) -> str:
     """Return the file without the parts that always differ.
 
     These are names, creation times, and the prompt, which has the agent's id.
@@ -114,15 +114,15 @@ def bare(file: Wire) -> str:
     return re.sub(r"Shelf of [^\" ]+( \(\d\))?", "Shelf", text)
 
 
-def test_an_agent_comes_back_as_it_was(api: Api) -> None:
+def test_an_agent_is_imported_as_exported(api: Api) -> None:
     agent = make_agent(api)
     file = export(api, agent)
     assert json.loads(api.client.agents.export_file(agent)) | {"created_at": ""} == file | {
         "created_at": ""
     }
-    made = imported(api, file)
+    made = import_agent(api, file)
     wait_for_files(api, made)
-    assert bare(export(api, made)) == bare(file)
+    assert comparable(export(api, made)) == comparable(file)
     state = api.client.agents.retrieve(made)
     assert (state.name, state.description, state.system, state.timezone) == (
         "Tutor_copy",
@@ -156,23 +156,23 @@ def test_an_agent_comes_back_as_it_was(api: Api) -> None:
     ]
     assert said == ["Hello there."]
     # The original is unchanged.
-    assert bare(export(api, agent)) == bare(file)
+    assert comparable(export(api, agent)) == comparable(file)
 
 
-def test_a_file_has_no_secret_and_takes_values(api: Api) -> None:
+def test_an_export_omits_secret_values_and_an_import_accepts_new_ones(api: Api) -> None:
     agent = make_agent(api)
     file = export(api, agent)
     assert file["agents"][0]["secrets"] == {"SHOP_KEY": ""}
     assert "hush" not in json.dumps(file)
-    made = imported(api, file, secrets='{"SHOP_KEY": "new"}', name="Shop", model=MODEL)
+    made = import_agent(api, file, secrets='{"SHOP_KEY": "new"}', name="Shop", model=MODEL)
     state = api.client.agents.retrieve(made)
     assert (state.name, [one.key for one in state.secrets or ()]) == ("Shop", ["SHOP_KEY"])
 
 
-def test_what_was_said_may_stay_behind(api: Api) -> None:
+def test_messages_can_be_left_out_of_export_and_import(api: Api) -> None:
     agent = make_agent(api)
     assert "I like tea." not in json.dumps(export(api, agent, scrub_messages=True))
-    made = imported(api, export(api, agent), strip_messages=True, append_copy_suffix=False)
+    made = import_agent(api, export(api, agent), strip_messages=True, append_copy_suffix=False)
     assert api.client.agents.retrieve(made).name == "Tutor"
     assert [one.message_type for one in api.client.agents.messages.list(made)] == ["system_message"]
     assert api.client.conversations.list(agent_id=made) == []
@@ -181,13 +181,13 @@ def test_what_was_said_may_stay_behind(api: Api) -> None:
     assert [one["role"] for one in file["agents"][0]["messages"]] == ["system", "user", "assistant"]
 
 
-def test_a_tool_of_the_file_replaces_one_of_its_name_only_where_that_is_wanted(api: Api) -> None:
+def test_an_imported_tool_replaces_an_existing_one_only_when_requested(api: Api) -> None:
     agent = make_agent(api)
     file = export(api, agent)
     api.client.tools.upsert(source_code=ADD.replace("one + two", "one - two"))
-    imported(api, file, override_existing_tools=False)
+    import_agent(api, file, override_existing_tools=False)
     assert "one - two" in (api.client.tools.list(name="add_up").items[0].source_code or "")
-    imported(api, file)
+    import_agent(api, file)
     assert "one + two" in (api.client.tools.list(name="add_up").items[0].source_code or "")
 
 
@@ -280,8 +280,8 @@ OTHERS: Wire = {
 }
 
 
-def test_a_file_of_another_server_is_read(api: Api) -> None:
-    made = imported(api, OTHERS)
+def test_a_file_from_a_letta_server_is_imported(api: Api) -> None:
+    made = import_agent(api, OTHERS)
     state = api.client.agents.retrieve(made)
     assert (state.name, state.model, state.llm_config.context_window) == ("Sam_copy", MODEL, 32_000)
     assert [tool.name for tool in state.tools] == ["send_message"]
@@ -307,17 +307,17 @@ def test_a_file_of_another_server_is_read(api: Api) -> None:
     ],
     ids=range(8),
 )
-def test_what_is_no_agent_file_is_refused_with_the_place_and_nothing_is_stored(
+def test_invalid_agent_files_are_refused_with_the_position_and_store_nothing(
     api: Api, file: Any, words: str
 ) -> None:
     rows = api.server.rows()
     with pytest.raises(BadRequestError) as caught:
-        imported(api, file)
+        import_agent(api, file)
     assert words in str(caught.value)
     assert api.server.rows() == rows
 
 
-def test_a_model_that_is_not_here_is_named_and_another_may_be_given(api: Api) -> None:
+def test_an_unknown_model_is_reported_and_can_be_overridden(api: Api) -> None:
     file = {
         **OTHERS,
         "agents": [
@@ -328,23 +328,24 @@ def test_a_model_that_is_not_here_is_named_and_another_may_be_given(api: Api) ->
         ],
     }
     with pytest.raises(NotFoundError, match="scripted/none not found"):
-        imported(api, file, model="scripted/none")
+        import_agent(api, file, model="scripted/none")
     content = json.dumps(file).encode()
     answer = api.client.agents.import_file(file=("agent.af", content))
     (warning,) = [one for one in getattr(answer, "warnings", []) if "scripted/gone" in one]
     assert "cannot be used here" in warning
     assert f"so it has {api.client.agents.retrieve(answer.agent_ids[0]).model}" in warning
     assert (
-        api.client.agents.retrieve(imported(api, file, override_model_handle=MODEL)).model == MODEL
+        api.client.agents.retrieve(import_agent(api, file, override_model_handle=MODEL)).model
+        == MODEL
     )
-    agent = imported(api, OTHERS)
+    agent = import_agent(api, OTHERS)
     assert "Legacy format is not supported" in refused(
         api.http.get(f"/v1/agents/{agent}/export", params={"use_legacy_format": True}), 400
     )
     assert ok(api.http.post(f"/v1/agents/{agent}/export"))["agents"][0]["name"] == "Sam_copy"
 
 
-def test_what_is_one_users_is_in_no_file(api: Api) -> None:
+def test_an_export_contains_no_other_users_memory_or_messages(api: Api) -> None:
     for user in ("ada", "bea"):
         api.http.post("/v1/users/", json={"name": user})
     agent = api.client.agents.create(
@@ -370,7 +371,7 @@ def test_what_is_one_users_is_in_no_file(api: Api) -> None:
     assert ("zebra is ill" in hers, "quagga" in hers) == (True, False)
 
 
-def test_the_file_of_another_conversation_has_the_agents_tags_and_settings(api: Api) -> None:
+def test_an_export_of_another_conversation_keeps_the_agents_tags_and_settings(api: Api) -> None:
     agent = make_agent(api)
     thread = api.client.conversations.create(agent_id=agent)
     of_default = export(api, agent)["agents"][0]

@@ -9,16 +9,21 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
 import pytest
 from letta_client import BadRequestError
+from pydantic import AfterValidator, ValidationInfo, create_model
 
+from ricordo.features.documents.agent_files.tolerance import ImportNotes, fitted
+from ricordo.storage.engine.store import SqlStore
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
-from tests.features.documents.agent_files.test_round_trip import bare, export, make_agent
+from tests.features.documents.agent_files.test_round_trip import comparable, export, make_agent
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL
+from tests.seams.stores import write_twice
 
 __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 
@@ -38,7 +43,7 @@ SCHEMA = {
 }
 
 
-def take(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
+def import_with_warnings(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
     """Import a file; return the agent, and the repaired or omitted parts."""
     sent = {"file": ("agent.af", content)}
     answer = ok(
@@ -51,19 +56,19 @@ def take(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
     return dict(ok(api.http.get(f"/v1/agents/{answer['agent_ids'][0]}"))), answer["warnings"]
 
 
-def test_official_files_that_were_refused_come_in(api: Api) -> None:
-    effort, warnings = take(api, (CASES / "11-af-effort.af").read_bytes())
+def test_official_files_that_were_once_refused_are_imported(api: Api) -> None:
+    effort, warnings = import_with_warnings(api, (CASES / "11-af-effort.af").read_bytes())
     assert (effort["llm_config"]["reasoning_effort"], warnings) == ("medium", [])
-    note, warnings = take(api, (CASES / "12-af-source-type-json.af").read_bytes())
+    note, warnings = import_with_warnings(api, (CASES / "12-af-source-type-json.af").read_bytes())
     assert [tool["name"] for tool in note["tools"]] == ["note"]
     assert warnings == ['Tools: the source_type "json" of note is unknown; its source is Python.']
-    plain, warnings = take(api, (CASES / "13-af-in-a-string.af").read_bytes())
+    plain, warnings = import_with_warnings(api, (CASES / "13-af-in-a-string.af").read_bytes())
     assert (plain["name"], [block["value"] for block in plain["blocks"]]) == (
         "Sample",
         ["Her name is Ada."],
     )
     assert "JSON string" in warnings[0]
-    slash, warnings = take(api, (CASES / "15-af-label-with-slash.af").read_bytes())
+    slash, warnings = import_with_warnings(api, (CASES / "15-af-label-with-slash.af").read_bytes())
     assert [block["label"] for block in slash["blocks"]] == ["note_directory"]
     assert 'became "note_directory"' in warnings[0]
 
@@ -366,13 +371,13 @@ ENCODINGS: tuple[tuple[str, Callable[[str], bytes]], ...] = (
 )
 
 
-def test_whatever_a_file_has_otherwise_it_comes_in_and_that_is_named(api: Api) -> None:
+def test_each_irregularity_of_a_file_is_imported_with_a_warning(api: Api) -> None:
     chance = random.Random(7)  # noqa: S311
     for odd in ODDS:
         file = plain_file()
         odd.change(file, chance)
         said, encode = chance.choice(ENCODINGS)
-        agent, warnings = take(api, encode(json.dumps(file)))
+        agent, warnings = import_with_warnings(api, encode(json.dumps(file)))
         text = "\n".join(warnings)
         assert odd.words in text, (odd.words, warnings)
         assert said in text, (said, warnings)
@@ -380,7 +385,7 @@ def test_whatever_a_file_has_otherwise_it_comes_in_and_that_is_named(api: Api) -
 
 
 @pytest.mark.parametrize("files", [20, pytest.param(200, marks=pytest.mark.soak)])
-def test_files_with_many_odd_things_at_once_come_in_too(api: Api, files: int) -> None:
+def test_files_with_several_irregularities_are_imported(api: Api, files: int) -> None:
     chance = random.Random(11)  # noqa: S311
     for _ in range(files):
         file = plain_file()
@@ -388,7 +393,7 @@ def test_files_with_many_odd_things_at_once_come_in_too(api: Api, files: int) ->
             # Another change may have removed this position.
             with suppress(KeyError, IndexError, AttributeError, TypeError):
                 odd.change(file, chance)
-        agent, warnings = take(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
+        agent, warnings = import_with_warnings(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
         assert agent["id"]
         assert warnings
 
@@ -430,7 +435,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def damage(file: Wire, chance: random.Random) -> None:
-    """Put a value of another type anywhere into the file, remove one, or double one."""
+    """Put a value of another type anywhere into the file, or remove or repeat a value."""
     *parents, last = chance.choice(places(file)[1:])
     holder: Any = file
     for step in parents:
@@ -445,7 +450,7 @@ def damage(file: Wire, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("files", [6, pytest.param(200, marks=pytest.mark.soak)])
-def test_damaged_values_anywhere_break_nothing(api: Api, files: int) -> None:
+def test_damaged_values_anywhere_do_not_break_the_import(api: Api, files: int) -> None:
     chance = random.Random(1)  # noqa: S311
     whole = export(api, make_agent(api))
     for number in range(files):
@@ -461,20 +466,165 @@ def test_damaged_values_anywhere_break_nothing(api: Api, files: int) -> None:
             export(api, agent)
 
 
-def test_unknown_fields_are_kept_aside_and_come_out_again(api: Api) -> None:
+def every_part(api: Api) -> Wire:
+    """Return a file with each part that a file can have."""
+    agent = make_agent(api)
+    member = api.client.agents.create(model=MODEL, name="Member").id
+    plan = ok(api.http.post("/v1/blocks/", json={"label": "plan", "value": "Begin."}))["id"]
+    group = {
+        "agent_ids": [member],
+        "description": "Tutors.",
+        "manager_config": {"manager_type": "supervisor", "manager_agent_id": agent},
+        "shared_block_ids": [plan],
+    }
+    ok(api.http.post("/v1/groups/", json=group))
+    thread = api.client.conversations.list(agent_id=agent)[0].id
+    settings = {"temperature": 0.5, "max_output_tokens": 100, "verbosity": "low"}
+    ok(api.http.patch(f"/v1/conversations/{thread}", json={"model_settings": settings}))
+    return export(api, agent)
+
+
+def kinds_of_places(file: Wire) -> list[tuple[Any, ...]]:
+    """Return one place of each kind: entries of one list are of one kind."""
+    by_kind: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for place in places(file)[1:]:
+        by_kind.setdefault(tuple(0 if isinstance(step, int) else step for step in place), place)
+    return list(by_kind.values())
+
+
+@pytest.mark.parametrize("files", [8, pytest.param(800, marks=pytest.mark.soak)])
+def test_any_value_in_any_field_breaks_neither_the_import_nor_its_conversations(
+    api: Api, files: int
+) -> None:
+    whole = every_part(api)
+    cases = list(product(kinds_of_places(whole), ODD_VALUES))
+    for (*parents, last), value in random.Random(3).sample(cases, files):  # noqa: S311
+        file = copy.deepcopy(whole)
+        holder: Any = file
+        for step in parents:
+            holder = holder[step]
+        holder[last] = copy.deepcopy(value)
+        sent = {"file": ("agent.af", json.dumps(file).encode())}
+        answer = api.http.post(
+            "/v1/agents/import", files=sent, data={"model": MODEL, "schedules": "true"}
+        )
+        assert answer.status_code == 200 or "list of agents" in answer.text, (parents, last, value)
+        for agent in answer.json().get("agent_ids", ())[:1]:
+            listed = api.http.get("/v1/conversations/", params={"agent_id": agent})
+            assert listed.status_code == 200, (parents, last, value)
+
+
+@pytest.mark.parametrize("value", [{}, {"id": "block-0"}, [], ["block-0"], None, 5])
+def test_a_group_whose_ids_are_no_texts_is_left_out_or_mended(api: Api, value: Any) -> None:
+    group = {"id": "group-0", "agent_ids": ["agent-0"], "manager_config": {}}
+    for change in (
+        {"agent_ids": [value]},
+        {"manager_config": {"manager_type": "supervisor", "manager_agent_id": value}},
+        {"shared_block_ids": [value]},
+    ):
+        file = plain_file()
+        file["groups"] = [group | change]
+        agent, _ = import_with_warnings(api, json.dumps(file).encode())
+        assert agent["name"] == "Sample"
+
+
+def test_a_file_whose_folder_id_is_no_text_is_left_out(api: Api) -> None:
+    file = plain_file()
+    file["sources"] = [{"id": "5", "name": "Shelf of numbers"}]
+    file["files"] = [{"id": "file-0", "file_name": "a.txt", "content": "Tea.", "source_id": 5}]
+    _, warnings = import_with_warnings(api, json.dumps(file).encode())
+    assert "its folder is not in the file" in "\n".join(warnings)
+
+
+def test_settings_of_a_conversation_that_cannot_be_are_left_out_and_it_goes_on(api: Api) -> None:
+    file = every_part(api)
+    (thread,) = file["ricordo"]["agents"]["agent-0"]["conversations"]
+    assert thread["model_settings"].keys() >= {"temperature", "max_output_tokens", "extra"}
+    agent, warnings = import_with_warnings(api, json.dumps(file).encode(), name="Same")
+    (same,) = api.client.conversations.list(agent_id=agent["id"])
+    assert not [line for line in warnings if "settings" in line]
+    thread["model_settings"] |= {"mood": "good", "temperature": "hot", "extra": None}
+    agent, warnings = import_with_warnings(api, json.dumps(file).encode(), name="Other")
+    text = "\n".join(warnings)
+    assert 'the field "mood" is unknown here; it is kept unchanged for exports' in text
+    assert "conversations.model_settings.temperature is left out" in text
+    (other,) = api.client.conversations.list(agent_id=agent["id"])
+    for conversation, temperature in ((same.id, 0.5), (other.id, 0.3)):
+        api.server.says("Hello.")
+        sent = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
+        ok(api.http.post(f"/v1/conversations/{conversation}/messages", json=sent))
+        settings = api.server.model.requests[-1].settings
+        assert (settings.temperature, settings.max_output_tokens) == (temperature, 100)
+
+
+def test_a_part_whose_faults_do_not_end_is_left_out_with_a_note() -> None:
+    """Each field is refused if the field before it is missing, so each round removes one."""
+
+    def require_previous(value: int, info: ValidationInfo) -> int:
+        assert info.field_name
+        previous = f"field_{int(info.field_name.removeprefix('field_')) - 1}"
+        if info.data.get(previous, 0) is None:
+            raise ValueError("the field before it is missing")
+        return value
+
+    annotation = Annotated[int | None, AfterValidator(require_previous)]
+    fields: dict[str, Any] = {f"field_{number}": (annotation, None) for number in range(60)}
+    model = create_model("Chain", **fields)
+    wrong = dict.fromkeys(fields, 1) | {"field_0": "x"}
+    notes = ImportNotes()
+    assert fitted(model, wrong, "Agent", "agent-0", notes) == {}
+    assert notes.lines()[-1] == "Agent: left out, since each mended fault made another one."
+    fewer = {name: wrong[name] for name in list(fields)[:20]}
+    assert fitted(model, fewer, "Agent", "agent-0", ImportNotes()) == {}
+
+
+def test_an_import_that_runs_again_notes_nothing_twice(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = every_part(api)
+    file["tools"].append({"id": "tool-x", "name": "gone", "tool_type": "external_mcp"})
+    agent_of(file)["tool_rules"].append({"type": "exit_loop", "tool_name": "gone"})
+    file["groups"][0]["manager_config"]["manager_type"] = "odd"
+    part = file["ricordo"]["agents"]["agent-0"]
+    part["schedules"] = [
+        {
+            "messages": [{"role": "user", "content": "Hello."}],
+            "schedule": {"type": "one-time", "scheduled_at": 1_000_000_000_000},
+        }
+    ]
+    part["memory"]["proposals"] = [
+        {"label": "human", "value": "Hm.", "author": "A <a@ricordo>", "created_at": 10**15}
+        | {"base": "0" * 40}
+    ]
+    form = {"schedules": "true"}
+    _, once = import_with_warnings(api, json.dumps(file).encode(), **form)
+    write_twice(cast(SqlStore, api.server.runtime.store), monkeypatch)
+    _, again = import_with_warnings(api, json.dumps(file).encode(), **form)
+    assert again == once
+    for words in (
+        "rules about gone",
+        "gone is left out",
+        "Groups: one",
+        "Schedules: one",
+        "a proposal",
+    ):
+        assert [line for line in once if words in line], (words, once)
+
+
+def test_unknown_fields_are_kept_and_exported_again(api: Api) -> None:
     file = plain_file()
     agent_of(file)["mood"] = {"today": "good"}
     file["blocks"][0]["colour"] = "blue"
-    made, _ = take(api, json.dumps(file).encode())
+    made, _ = import_with_warnings(api, json.dumps(file).encode())
     out = export(api, made["id"])
     kept = out["ricordo"]["agents"]["agent-0"]["unread"]
     assert (kept["agent-0.mood"], kept["block-0.colour"]) == ({"today": "good"}, "blue")
-    again, warnings = take(api, json.dumps(out).encode())
+    again, warnings = import_with_warnings(api, json.dumps(out).encode())
     assert warnings == []
-    assert bare(export(api, again["id"])) == bare(out)
+    assert comparable(export(api, again["id"])) == comparable(out)
 
 
-def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api) -> None:
+def test_a_file_of_five_megabytes_is_imported_without_its_invalid_message(api: Api) -> None:
     file = plain_file()
     said = [
         {"id": f"m-{number}", "role": "user", "content": "word " * 2_100} for number in range(500)
@@ -483,7 +633,7 @@ def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api)
     agent_of(file).update(messages=said, in_context_message_ids=["m-498", "m-499"])
     content = json.dumps(file).encode()
     assert len(content) > 5_000_000
-    agent, warnings = take(api, content)
+    agent, warnings = import_with_warnings(api, content)
     assert warnings == [
         'Messages: one that cannot be read is left out. A message of the file has the role "king". '
         "Roles are system, user, assistant, tool, approval, summary."
@@ -492,9 +642,7 @@ def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
-def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
-    api: Api, share: float
-) -> None:
+def test_a_truncated_file_is_refused_with_line_and_column(api: Api, share: float) -> None:
     for text in (
         json.dumps(plain_file()),
         json.dumps(plain_file(), indent=2),
@@ -506,7 +654,7 @@ def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
             )
 
 
-def test_model_settings_that_nobody_knows_are_taken_with_a_warning(api: Api) -> None:
+def test_unknown_model_settings_are_accepted_with_a_warning(api: Api) -> None:
     chance = random.Random(1)  # noqa: S311
     for _ in range(3):
         name = word(chance)

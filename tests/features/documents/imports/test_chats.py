@@ -184,7 +184,7 @@ def texts(kind: str, sent: Sent) -> list[tuple[str, str, str]]:
     return [(one.role, one.thoughts, one.text) for one in chat.messages]
 
 
-def taken(
+def import_chats(
     api: Api, kind: str, file: io.BytesIO, *, user: str | None = None, agent: str | None = None
 ) -> Sent:
     async def work() -> Sent:
@@ -198,7 +198,7 @@ def taken(
     return api.server.run(work())
 
 
-def test_the_branch_that_was_shown_is_taken() -> None:
+def test_the_visible_branch_of_a_chat_is_imported() -> None:
     assert texts("chatgpt", chatgpt()) == [
         ("user", "", "What is tea?"),
         ("assistant", "Hm.", ""),
@@ -216,7 +216,7 @@ def test_the_branch_that_was_shown_is_taken() -> None:
     assert len(texts("chatgpt", circle)) == 3
 
 
-def test_a_half_character_or_an_odd_number_costs_no_chat() -> None:
+def test_lone_surrogates_and_nan_lose_no_chat() -> None:
     """Exports cut titles and texts in the middle of a character, and programs write NaN."""
     chance = random.Random(11)  # noqa: S311 - the same halves in each run
     halves = "\ud83d\udc00\udfff\ud800"
@@ -239,8 +239,8 @@ def test_a_half_character_or_an_odd_number_costs_no_chat() -> None:
         assert (len(chats), asked) == (5, "What \ufffd is tea?")
 
 
-def test_chats_become_conversations_that_are_found(api: Api) -> None:
-    report = taken(api, "chatgpt", stream(chatgpt()), user="mia")
+def test_imported_chats_become_searchable_conversations(api: Api) -> None:
+    report = import_chats(api, "chatgpt", stream(chatgpt()), user="mia")
     assert report["taken"] == {"chats": 1, "messages": 3}
     assert {one["what"]: one["count"] for one in report["left_out"]} == {
         "pictures and files": 1,
@@ -294,11 +294,11 @@ def _rows(api: Api, conversation: str) -> Any:
     )
 
 
-def test_again_is_nothing_and_later_is_what_was_said_since(api: Api) -> None:
-    first = taken(api, "chatgpt", stream(chatgpt("later")), user="ida")
-    assert taken(api, "chatgpt", stream(chatgpt("later")), user="ida") == first
+def test_a_repeated_import_adds_only_newer_messages(api: Api) -> None:
+    first = import_chats(api, "chatgpt", stream(chatgpt("later")), user="ida")
+    assert import_chats(api, "chatgpt", stream(chatgpt("later")), user="ida") == first
     more = node("q2", "a", "user", "And coffee?", at=1_700_000_100.0)
-    second = taken(api, "chatgpt", stream(chatgpt("later", more)), user="ida")
+    second = import_chats(api, "chatgpt", stream(chatgpt("later", more)), user="ida")
     assert second["taken"] == {"chats": 1, "messages": 4}
     (thread,) = ok(
         api.http.get("/v1/conversations/", params={"agent_id": first["agent"], "user_id": "ida"})
@@ -307,7 +307,18 @@ def test_again_is_nothing_and_later_is_what_was_said_since(api: Api) -> None:
     assert len(thread["in_context_message_ids"]) == 5
 
 
-def test_memories_of_mem0_are_archived(api: Api) -> None:
+def test_messages_imported_later_get_the_policy_of_their_conversation(api: Api) -> None:
+    first = import_chats(api, "chatgpt", stream(chatgpt("kept")), user="kim")
+    found = {"agent_id": first["agent"], "user_id": "kim"}
+    (thread,) = ok(api.http.get("/v1/conversations/", params=found))
+    ok(api.http.put(f"/v1/conversations/{thread['id']}/egress", json={"allowed": ["local"]}))
+    more = node("q2", "a", "user", "And coffee?", at=1_700_000_100.0)
+    import_chats(api, "chatgpt", stream(chatgpt("kept", more)), user="kim")
+    said = [row for row in _rows(api, thread["id"]) if row.role != "system"]
+    assert (len(said), {row.egress for row in said}) == (4, {"local"})
+
+
+def test_mem0_memories_are_imported_as_passages(api: Api) -> None:
     sent = {
         "results": [
             {
@@ -324,7 +335,9 @@ def test_memories_of_mem0_are_archived(api: Api) -> None:
         ok(api.http.post("/v1/agents/", json={"model": "scripted/model", "name": "Mem"}))["id"]
     )
     for _ in range(2):
-        report = taken(api, "mem0", io.BytesIO(json.dumps(sent).encode()), user="uma", agent=agent)
+        report = import_chats(
+            api, "mem0", io.BytesIO(json.dumps(sent).encode()), user="uma", agent=agent
+        )
         assert (report["taken"], report["left_out"][0]["names"]) == ({"memories": 1}, ["no. 2"])
     (passage,) = ok(api.http.get(f"/v1/agents/{agent}/archival-memory", params={"user_id": "uma"}))
     assert (passage["text"], sorted(passage["tags"])) == ("Likes tea.", ["food", "mem0"])
@@ -333,22 +346,22 @@ def test_memories_of_mem0_are_archived(api: Api) -> None:
     assert ok(api.http.get(f"/v1/agents/{agent}/archival-memory", params={"user_id": "noa"})) == []
 
 
-def test_killed_after_any_write_it_goes_on(api: Api) -> None:
+def test_a_chat_import_killed_after_any_write_continues(api: Api) -> None:
     long = [
         node(f"n{at}", f"n{at - 1}" if at else "a", "user", f"Line {at}.", at=1.7e9 + 100 + at)
         for at in range(450)
     ]
     file = json.dumps([chatgpt("long", *long), chatgpt("short")]).encode()
-    whole = taken(api, "chatgpt", io.BytesIO(file), user="whole")
+    whole = import_chats(api, "chatgpt", io.BytesIO(file), user="whole")
     kills = 0
     for writes in (0, 1, 2, 2, 2, 2):
         with killed_after(api.server.runtime, writes):
             try:
-                taken(api, "chatgpt", io.BytesIO(file), user="killed")
+                import_chats(api, "chatgpt", io.BytesIO(file), user="killed")
             except (asyncio.CancelledError, CancelledError):
                 kills += 1
     assert kills >= 4
-    again = taken(api, "chatgpt", io.BytesIO(file), user="killed")
+    again = import_chats(api, "chatgpt", io.BytesIO(file), user="killed")
     assert again["taken"] == whole["taken"] == {"chats": 2, "messages": 456}
     said = []
     for user, report in (("whole", whole), ("killed", again)):
@@ -374,7 +387,7 @@ def zipped(name: str, data: bytes) -> bytes:
     return made.getvalue()
 
 
-def test_zip_files_and_odd_elements_are_read() -> None:
+def test_zip_files_and_invalid_elements_are_read() -> None:
     odd = [chatgpt(), 3, {}, {"id": 4, "mapping": {}}, {"id": "x", "mapping": 5}, chatgpt("c-2")]
     found = read("chatgpt", zipped("export/conversations-000.json", json.dumps(odd).encode()))
     assert [isinstance(one, ExportedChat) for one in found] == [
@@ -417,12 +430,12 @@ def test_zip_files_and_odd_elements_are_read() -> None:
         (zipped("conversations.json", b"[" + b" " * 100_000)[:-60], "damaged"),
     ],
 )
-def test_what_is_no_export_is_refused(data: bytes, words: str) -> None:
+def test_files_that_are_no_export_are_refused(data: bytes, words: str) -> None:
     with pytest.raises(Invalid, match=words):
         read("chatgpt", data)
 
 
-def test_a_bomb_and_an_endless_chat_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zip_bombs_and_oversized_chats_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_files, "MOST_UNPACKED", 2**22)
     with pytest.raises(Invalid, match="holds more than"):
         read("chatgpt", zipped("conversations.json", b"[" + b" " * 2**24 + b"]"))

@@ -12,7 +12,7 @@ from tests.support import postgres
 from tests.support.letta_database import fill
 
 
-def test_an_export_is_brought_for_a_user(shell: Shell) -> None:
+def test_an_export_is_imported_for_a_user(shell: Shell) -> None:
     (shell.folder / "export.json").write_text(json.dumps([CLAUDE, 3]))
     for _ in range(2):
         done = shell.run(
@@ -33,7 +33,7 @@ def test_an_export_is_brought_for_a_user(shell: Shell) -> None:
     assert (unknown.returncode, "agent-1 not found" in unknown.stderr) == (2, True)
 
 
-def test_the_commands_of_the_page_work(shell: Shell) -> None:
+def test_the_commands_in_the_moving_in_page_work(shell: Shell) -> None:
     page = (Path(__file__).parents[4] / "docs" / "start" / "moving-in.md").read_text()
     commands = re.findall(
         r"^ricordo (import (?:chatgpt|claude|openwebui|pasted|mem0) (\S+) .*)$", page, re.MULTILINE
@@ -47,7 +47,8 @@ def test_the_commands_of_the_page_work(shell: Shell) -> None:
             zipped("conversations.json", data) if name.endswith(".zip") else data
         )
         done = shell.run(*command.split())
-        said = done.stderr.replace("slow write\n", "")  # of a busy machine
+        # A busy machine adds a line about slow writes.
+        said = done.stderr.replace("slow write\n", "")
         assert (done.returncode, said, "Imported from" in done.stdout) == (0, "", True)
         assert re.search("  1 (memories|memories proposed|chats)\n", done.stdout)
 
@@ -70,7 +71,7 @@ def test_a_persons_memory_is_restored_once(shell: Shell) -> None:
     assert json.loads((shell.folder / "report.json").read_text())["taken"]["versions"] == 1
 
 
-def test_a_letta_server_is_brought_beside_no_server(shell: Shell) -> None:
+def test_a_letta_import_needs_the_server_to_be_stopped(shell: Shell) -> None:
     url = postgres.server().new_database(empty=True)
     fill(url).connection.close()
     with shell.serving():

@@ -124,7 +124,7 @@ def killed_and_run(helper: Helper, tmp_path: Path, url: str, kills: int) -> None
 
 
 @pytest.mark.campaign
-def test_a_killed_import_goes_on(tmp_path: Path, url: str, helper: Helper) -> None:
+def test_a_killed_import_continues_when_run_again(tmp_path: Path, url: str, helper: Helper) -> None:
     fill(url, messages=300, passages=120).connection.close()
     killed_and_run(helper, tmp_path, url, 3)
 

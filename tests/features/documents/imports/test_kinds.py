@@ -16,8 +16,14 @@ import pytest
 from ricordo.errors import Invalid
 from ricordo.features.documents.imports.chat_files import ExportedChat, read_chats
 from tests.api.conftest import Api
-from tests.features.documents.imports.test_chats import CLAUDE, OPENWEBUI, chatgpt, stream, taken
-from tests.features.documents.imports.test_uploads import ended, upload
+from tests.features.documents.imports.test_chats import (
+    CLAUDE,
+    OPENWEBUI,
+    chatgpt,
+    import_chats,
+    stream,
+)
+from tests.features.documents.imports.test_uploads import upload, wait_for_import
 from tests.seams.http import ok
 
 CASES = Path(__file__).parent / "cases"
@@ -31,9 +37,9 @@ SAMPLES: dict[str, Any] = {
 NAMES = {"chatgpt": "ChatGPT", "claude": "Claude", "openwebui": "Open WebUI", "mem0": "mem0"}
 
 
-def test_what_claude_remembers_is_archived_beside_its_chats(api: Api) -> None:
+def test_claude_memory_is_imported_with_its_chats(api: Api) -> None:
     export = (CASES / "16-claude-memories.zip").read_bytes()
-    made = taken(api, "claude", io.BytesIO(export))
+    made = import_chats(api, "claude", io.BytesIO(export))
     assert made["taken"] == {"chats": 1, "memories": 1, "messages": 2}
     (left,) = made["left_out"]
     assert (left["what"], left["names"]) == ("files of the export", ["users.json"])
@@ -42,7 +48,7 @@ def test_what_claude_remembers_is_archived_beside_its_chats(api: Api) -> None:
     assert passage["tags"] == ["claude", "memory"]
     # If a user is named, the memory becomes a proposal, and is not shown before the user approves
     # it.
-    made = taken(api, "claude", io.BytesIO(export), user="nurse")
+    made = import_chats(api, "claude", io.BytesIO(export), user="nurse")
     assert made["taken"] == {"chats": 1, "memories proposed": 1, "messages": 2}
     headers = {"x-ricordo-user": "nurse"}
     assert ok(api.http.get(f"/v1/agents/{made['agent']}/archival-memory", headers=headers)) == []
@@ -54,7 +60,7 @@ def test_what_claude_remembers_is_archived_beside_its_chats(api: Api) -> None:
     )
 
 
-def test_memories_of_projects_come_one_by_one_and_once(api: Api) -> None:
+def test_each_project_memory_is_imported_once(api: Api) -> None:
     chance = random.Random(3)  # noqa: S311
     for number in range(10):
         projects = {
@@ -78,11 +84,13 @@ def test_memories_of_projects_come_one_by_one_and_once(api: Api) -> None:
         assert len({one.id for one in memories}) == count
         agent = api.client.agents.create(model="scripted/model").id
         for _ in range(2):
-            assert taken(api, "claude", stream(sent), agent=agent)["taken"] == {"memories": count}
+            assert import_chats(api, "claude", stream(sent), agent=agent)["taken"] == {
+                "memories": count
+            }
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-def test_an_export_of_another_kind_fails_and_names_the_kind(api: Api, kind: str) -> None:
+def test_an_export_of_another_kind_is_refused_and_its_kind_named(api: Api, kind: str) -> None:
     for other, sample in SAMPLES.items():
         if other == kind:
             continue
@@ -90,19 +98,19 @@ def test_an_export_of_another_kind_fails_and_names_the_kind(api: Api, kind: str)
             with pytest.raises(
                 Invalid, match=f"export of {NAMES[kind]}.*looks like an export of {NAMES[other]}"
             ):
-                taken(api, kind, stream(*[sample] * count))
+                import_chats(api, kind, stream(*[sample] * count))
 
 
-def test_an_upload_of_which_nothing_can_be_read_has_failed(api: Api) -> None:
+def test_an_upload_with_nothing_readable_fails(api: Api) -> None:
     answer = ok(upload(api.http, (CASES / "18-chatgpt.json").read_bytes(), kind="openwebui"))
-    job = ended(lambda path: ok(api.http.get(path)), answer["id"])
+    job = wait_for_import(lambda path: ok(api.http.get(path)), answer["id"])
     assert job["status"] == "failed"
     assert "looks like an export of ChatGPT: import it as chatgpt" in job["error"]
     for data in (b"[1, 2]", b'[{"a": 1}]', b'{"what": "else"}', b'[{"id": "x", "mapping": 5}]'):
-        job = ended(lambda path: ok(api.http.get(path)), ok(upload(api.http, data))["id"])
+        job = wait_for_import(lambda path: ok(api.http.get(path)), ok(upload(api.http, data))["id"])
         assert job["status"] == "failed", data
         assert "Nothing in this file is an export" in job["error"]
-    job = ended(lambda path: ok(api.http.get(path)), ok(upload(api.http, b"[]"))["id"])
+    job = wait_for_import(lambda path: ok(api.http.get(path)), ok(upload(api.http, b"[]"))["id"])
     assert job["status"] == "completed"
 
 
@@ -196,13 +204,13 @@ ANSWERS: list[tuple[dict[str, Any], tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("message", "parts"), ANSWERS, ids=range(len(ANSWERS)))
-def test_thoughts_of_open_webui_are_thoughts_and_outputs_are_answers(
+def test_open_webui_reasoning_and_answers_are_told_apart(
     message: dict[str, Any], parts: tuple[str, str]
 ) -> None:
     assert answer_of(**message) == parts
 
 
-def test_members_of_a_zip_file_that_hold_nothing_are_counted() -> None:
+def test_zip_members_without_chats_are_counted_as_skipped() -> None:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as packed:
         packed.writestr("a/conversations.json", json.dumps([chatgpt()]))

@@ -55,7 +55,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
         yield Api(server, client, http)
 
 
-def taken_from(api: Api, url: str, **options: Any) -> Report:
+def import_from(api: Api, url: str, **options: Any) -> Report:
     tables = LettaTables(url)
     try:
         return api.server.run(
@@ -65,15 +65,15 @@ def taken_from(api: Api, url: str, **options: Any) -> Report:
         tables.close()
 
 
-def left(report: Report) -> dict[str, list[str]]:
+def left_out(report: Report) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for one in report["left_out"]:
         found.setdefault(one["what"], []).extend(one["names"] or [str(one["count"])])
     return found
 
 
-def test_agents_come_with_all_they_had(api: Api, letta: LettaDatabase, url: str) -> None:
-    report = taken_from(api, url, key=KEY)
+def test_letta_agents_are_imported_completely(api: Api, letta: LettaDatabase, url: str) -> None:
+    report = import_from(api, url, key=KEY)
     assert report["taken"] == {
         "agents": 2,
         "archives": 1,
@@ -135,10 +135,10 @@ def test_agents_come_with_all_they_had(api: Api, letta: LettaDatabase, url: str)
     ]
 
 
-def test_messages_keep_order_times_thoughts_and_calls(
+def test_letta_messages_keep_order_times_reasoning_and_calls(
     api: Api, letta: LettaDatabase, url: str
 ) -> None:
-    taken_from(api, url)
+    import_from(api, url)
     file = ok(api.http.get(f"/v1/agents/{ADA}/export"))
     said = file["ricordo"]["agents"]["agent-0"]["messages"]
     assert [one["role"] for one in said] == [
@@ -194,9 +194,9 @@ def test_messages_keep_order_times_thoughts_and_calls(
     assert "Again." in [one.text for one in asked if one.role == "user"][-1]
 
 
-def test_the_report_says_what_was_left_out(api: Api, letta: LettaDatabase, url: str) -> None:
-    report = taken_from(api, url)
-    told = left(report)
+def test_the_report_lists_what_was_left_out(api: Api, letta: LettaDatabase, url: str) -> None:
+    report = import_from(api, url)
+    told = left_out(report)
     assert told["groups"] == ["sleeptime"]
     assert told["providers"] == ["1"]
     assert sorted(told["tools"]) == ["broken", "web_thing"]
@@ -211,15 +211,39 @@ def test_the_report_says_what_was_left_out(api: Api, letta: LettaDatabase, url: 
     text = report_text(report)
     assert "27 messages" in text
     assert "1 files (lost.txt): that server did not keep its text" in text
-    with_wrong_key = left(taken_from(api, url, key="another"))
+    with_wrong_key = left_out(import_from(api, url, key="another"))
     assert with_wrong_key == told  # Imported rows are not imported again.
 
 
-def test_a_second_run_changes_nothing(api: Api, letta: LettaDatabase, url: str) -> None:
-    first = taken_from(api, url)
+def test_agents_share_a_template_and_none_takes_a_block_that_cannot_be_imported(
+    api: Api, letta: LettaDatabase, url: str
+) -> None:
+    block: dict[str, Any] = {"limit": 2000, "metadata_": {}, "read_only": False, "hidden": False}
+    huge = "x" * 2_000_000
+    for name, value, is_template in (("shared", "Be kind.", True), ("huge", huge, False)):
+        id = made_id("block", name)
+        letta.put("block", id=id, label=name, value=value, is_template=is_template, **block)
+        for agent in (ADA, BO):
+            letta.put("blocks_agents", agent_id=agent, block_id=id, block_label=name)
+    own = made_id("block", "t")
+    letta.put("blocks_agents", agent_id=BO, block_id=own, block_label="template")
+    for _ in range(2):
+        report = import_from(api, url, key=KEY)
+        assert report["taken"]["agents"] == 2
+        told = left_out(report)
+        assert "templates of blocks" not in told
+        assert told["blocks"] == ["huge"]
+        ids = [{one.id for one in api.client.agents.retrieve(agent).blocks} for agent in (ADA, BO)]
+        assert all(made_id("block", "shared") in of_agent for of_agent in ids)
+        assert not any(made_id("block", "huge") in of_agent for of_agent in ids)
+        assert own in ids[1]
+
+
+def test_a_second_letta_import_changes_nothing(api: Api, letta: LettaDatabase, url: str) -> None:
+    first = import_from(api, url)
     api.client.agents.blocks.update("human", agent_id=ADA, value="Changed here.")
     before = ok(api.http.get(f"/v1/agents/{ADA}/export"))
-    assert taken_from(api, url) == first
+    assert import_from(api, url) == first
     assert ok(api.http.get(f"/v1/agents/{ADA}/export")) | {"created_at": ""} == before | {
         "created_at": ""
     }
@@ -231,7 +255,7 @@ def test_a_second_run_changes_nothing(api: Api, letta: LettaDatabase, url: str) 
         api.server.write(
             lambda tx, half=half: forget_items(tx, Scope().organization_id, "letta", half)
         )
-    again = taken_from(api, url)
+    again = import_from(api, url)
     assert (
         first["taken"] | {"messages": 0, "passages": 0}
         == {"messages": 0, "passages": 0} | again["taken"]
@@ -239,7 +263,7 @@ def test_a_second_run_changes_nothing(api: Api, letta: LettaDatabase, url: str) 
     assert api.http.get(f"/v1/agents/{ADA}").status_code == 404
 
 
-def test_other_databases_are_refused(api: Api, url: str) -> None:
+def test_databases_of_other_programs_are_refused(api: Api, url: str) -> None:
     with pytest.raises(Invalid, match="not a database of the retired Letta V1 server"):
         LettaTables(url)
     with pytest.raises(Invalid, match="postgresql://"):
@@ -257,15 +281,15 @@ def test_other_databases_are_refused(api: Api, url: str) -> None:
         organization_id="org-other",
     )
     with pytest.raises(Invalid, match="2 organizations"):
-        taken_from(api, url)
+        import_from(api, url)
     assert json.dumps(letta.connection.execute("SELECT count(*) FROM agents").fetchall()) == "[[4]]"
     letta.connection.close()
 
 
-def test_groups_come_with_their_agents_settings_and_shared_blocks(
+def test_letta_groups_keep_members_settings_and_shared_blocks(
     api: Api, letta: LettaDatabase, url: str
 ) -> None:
-    report = taken_from(api, url, key=KEY)
+    report = import_from(api, url, key=KEY)
     assert report["taken"]["groups"] == 1
     (group,) = ok(api.http.get("/v1/groups/"))
     assert (group["id"], group["description"]) == (made_id("group", 2), "Both.")
@@ -275,5 +299,5 @@ def test_groups_come_with_their_agents_settings_and_shared_blocks(
         3,
     )
     assert group["shared_block_ids"] == [made_id("block", "rules")]
-    assert taken_from(api, url, key=KEY)["taken"]["groups"] == 1
+    assert import_from(api, url, key=KEY)["taken"]["groups"] == 1
     assert len(ok(api.http.get("/v1/groups/"))) == 1

@@ -19,7 +19,7 @@ from tests.seams.server import MODEL, serving
 Sent = dict[str, Any]
 
 
-def ended(ask: Any, id: str) -> Sent:
+def wait_for_import(ask: Any, id: str) -> Sent:
     deadline = time.monotonic() + 20
     while (one := ask(f"/v1/imports/{id}"))["status"] in ("created", "pending", "running"):
         assert time.monotonic() < deadline, one
@@ -36,10 +36,10 @@ def upload(http: Any, data: bytes, headers: Sent | None = None, **form: str) -> 
     )
 
 
-def test_an_upload_is_taken_in(api: Api) -> None:
+def test_an_upload_is_imported_once(api: Api) -> None:
     file = json.dumps([chatgpt(), 5]).encode()
     made = ok(upload(api.http, file))
-    one = ended(lambda path: ok(api.http.get(path)), made["id"])
+    one = wait_for_import(lambda path: ok(api.http.get(path)), made["id"])
     assert (one["status"], one["report"]["taken"], one["done"]) == (
         "completed",
         {"chats": 1, "messages": 3},
@@ -55,12 +55,14 @@ def test_an_upload_is_taken_in(api: Api) -> None:
     assert api.server.rows()["import_parts"] == 0
     again = ok(upload(api.http, file))
     assert again["agent_id"] == one["agent_id"]
-    assert ended(lambda path: ok(api.http.get(path)), again["id"])["report"] == one["report"]
+    assert (
+        wait_for_import(lambda path: ok(api.http.get(path)), again["id"])["report"] == one["report"]
+    )
 
 
-def test_a_bad_file_fails_with_what_was_taken(api: Api) -> None:
+def test_a_truncated_upload_fails_and_reports_what_was_imported(api: Api) -> None:
     made = ok(upload(api.http, json.dumps([chatgpt("half")]).encode()[:-1] + b', {"id', agent=""))
-    one = ended(lambda path: ok(api.http.get(path)), made["id"])
+    one = wait_for_import(lambda path: ok(api.http.get(path)), made["id"])
     assert (one["status"], "is cut off" in one["error"]) == ("failed", True)
     assert one["report"]["taken"]["chats"] >= 1
     assert api.server.rows()["import_parts"] == 0
@@ -72,7 +74,7 @@ def test_a_bad_file_fails_with_what_was_taken(api: Api) -> None:
     assert upload(api.http, b"[]", user="nobody there").status_code == 404
 
 
-def test_users_bring_what_is_theirs_alone(tmp_path: Path) -> None:
+def test_users_import_into_their_own_memory_only(tmp_path: Path) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
         people = People(server, http)
         agent = people.ask(
@@ -87,12 +89,12 @@ def test_users_bring_what_is_theirs_alone(tmp_path: Path) -> None:
         assert other.status_code == 403
         made = people.ask(ada, "POST", "/v1/imports", data=form, **sent)
         assert people.send(bob, "GET", f"/v1/imports/{made['id']}").status_code == 404
-        one = ended(lambda path: people.ask(ada, "GET", path), made["id"])
+        one = wait_for_import(lambda path: people.ask(ada, "GET", path), made["id"])
         assert (one["status"], one["user_id"]) == ("completed", people.id_of("ada"))
         assert len(people.ask(ada, "GET", "/v1/conversations/", params={"agent_id": agent})) == 1
         assert people.ask(bob, "GET", "/v1/conversations/", params={"agent_id": agent}) == []
         # The same file of another sender is a separate import.
-        ended(
+        wait_for_import(
             lambda path: people.ask(bob, "GET", path),
             people.ask(bob, "POST", "/v1/imports", data=form, **sent)["id"],
         )
@@ -105,7 +107,7 @@ def test_users_bring_what_is_theirs_alone(tmp_path: Path) -> None:
             time.sleep(0.05)
 
 
-def test_the_page_takes_a_file_and_shows_the_report(tmp_path: Path) -> None:
+def test_the_imports_page_accepts_a_file_and_shows_the_report(tmp_path: Path) -> None:
     with visitor(tmp_path) as browser:
         assert "Moving in" in browser.get("/ui/imports").text
         file = {"file": ("x.json", json.dumps([chatgpt("<i>")]).encode())}
@@ -129,7 +131,7 @@ def test_the_page_takes_a_file_and_shows_the_report(tmp_path: Path) -> None:
         assert browser.get("/ui/imports/job-1").status_code == 404
 
 
-def test_whoever_leaves_takes_their_memory_and_agents_along(tmp_path: Path) -> None:
+def test_the_imports_page_links_exports_of_memory_and_all_agents(tmp_path: Path) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
         people = People(server, http)
         ada = people.key("ada")

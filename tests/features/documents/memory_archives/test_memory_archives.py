@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID, uuid5
 
 import httpx2
@@ -19,11 +20,14 @@ import pytest
 from sqlalchemy import func, select
 
 from ricordo.domain.ids import new_id
-from ricordo.errors import Invalid
+from ricordo.domain.scope import Scope
+from ricordo.errors import Forbidden, Invalid
 from ricordo.features.documents.memory_archives import export as exporting
 from ricordo.features.documents.memory_archives.models import content_hash
 from ricordo.features.documents.memory_archives.reading import opened_archive
+from ricordo.features.knowledge.facts import decisions, queries
 from ricordo.llm.scripted import call
+from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
 from tests.features.sync.git.test_routes import commit
@@ -63,7 +67,7 @@ def there(elsewhere: ServerInThread) -> Iterator[httpx2.Client]:
         yield http
 
 
-def exported(http: httpx2.Client, user: str) -> Archive:
+def export_memory(http: httpx2.Client, user: str) -> Archive:
     answer = http.get(f"/users/{user}/export")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/zip")
     assert 'filename="memory.zip"' in answer.headers["content-disposition"]
@@ -80,7 +84,7 @@ def zipped(archive: Archive, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
     return file.getvalue()
 
 
-def signed(archive: Archive) -> Archive:
+def with_new_manifest(archive: Archive) -> Archive:
     """Return the archive with a manifest that fits its files."""
     manifest = json.loads(archive["manifest.json"])
     manifest["files"] = {
@@ -124,7 +128,7 @@ def hash_of(archive: Archive) -> str:
     return str(manifest["content"])
 
 
-def remember(http: httpx2.Client, seed: int, steps: int = 30) -> str:
+def fill_memory(http: httpx2.Client, seed: int, steps: int = 30) -> str:
     """Make many random changes to a new user's memory, by the seed."""
     chance = random.Random(seed)  # noqa: S311 - a seed, no secret
     user = new_id("ada")
@@ -173,24 +177,24 @@ def remember(http: httpx2.Client, seed: int, steps: int = 30) -> str:
 
 
 @pytest.mark.parametrize("seed", [1, 2, pytest.param(None, marks=pytest.mark.soak)])
-def test_a_memory_comes_back_from_another_server_equal_by_content_hash(
+def test_a_restored_memory_has_the_same_content_hash(
     http: httpx2.Client, there: httpx2.Client, seed: int | None
 ) -> None:
     for each in [seed] if seed is not None else range(100, 160):
-        user = remember(http, each)
-        archive = exported(http, user)
+        user = fill_memory(http, each)
+        archive = export_memory(http, user)
         restored = ok(send(there, archive))
         assert restored["content"] == hash_of(archive), each
         assert restored["left_out"] == [], each
         assert restored["versions"] == len(records(archive, "history.jsonl")), each
-        again = exported(there, user)
+        again = export_memory(there, user)
         assert hash_of(again) == hash_of(archive), each
         assert {name: again[name] for name in again if name != "manifest.json"} == {
             name: archive[name] for name in archive if name != "manifest.json"
         }, each
 
 
-def test_the_memory_lives_on_where_it_was_restored(
+def test_a_restored_memory_can_be_edited_decided_and_erased(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     user = new_id("ada")
@@ -201,7 +205,7 @@ def test_the_memory_lives_on_where_it_was_restored(
     made = propose(http, user, "human", "Name: Ada", "Name: Ada L.", agent_id="agent 7")
     ok(http.post(f"/v1/users/{user}/facts", json={"sentence": "I live in Graz."}))
 
-    restored = ok(send(there, exported(http, user)))
+    restored = ok(send(there, export_memory(http, user)))
 
     assert restored["user_id"] == ok(http.get(f"/v1/users/{user}"))["id"]
     assert (restored["blocks"], restored["proposals"]) == (1, 1)
@@ -224,14 +228,43 @@ def test_the_memory_lives_on_where_it_was_restored(
     assert [fact["sentence"] for fact in facts] == ["I live in Graz."]
     # The restored memory is forgotten like all of the user's memory, and can be restored once
     # more.
-    archive = exported(there, user)
+    archive = export_memory(there, user)
     said = refused(send(there, archive), 409)
     assert "already has memory on this server" in said
     said = refused(send(there, archive, new_id("eve")), 409)
     assert "another user here has" in said
 
 
-def test_what_came_by_git_goes_along(
+def test_the_policy_of_a_kind_of_facts_is_restored_and_applied(
+    http: httpx2.Client, elsewhere: ServerInThread, there: httpx2.Client
+) -> None:
+    user = new_id("ada")
+    put(http, user, "human", "Name: Ada")
+    facts, own = f"/v1/users/{user}/facts", {"x-ricordo-user": user}
+    for sentence, kind in (("I live in Graz.", "who"), ("I like tea.", "preference")):
+        ok(http.post(facts, json={"sentence": sentence, "kind": kind}))
+    ok(http.put(f"{facts}/egress", json={"kind": "who", "allowed": ["local"]}, headers=own))
+    ok(send(there, export_memory(http, user)))
+    assert ok(there.get(f"{facts}/egress")) == [{"kind": "who", "allowed": ["local"]}]
+    ok(there.post(facts, json={"sentence": "I work as a nurse.", "kind": "who"}))
+    person = elsewhere.read(lambda tx: users.require(tx, Scope(), user))
+
+    def labels() -> dict[str, set[str | None]]:
+        return {
+            kind: set(
+                elsewhere.read(lambda tx, kind=kind: queries.fact_labels(tx, person.id, kind))
+            )
+            for kind in ("who", "preference")
+        }
+
+    assert labels() == {"who": {"local"}, "preference": {None}}
+    with pytest.raises(Forbidden):
+        elsewhere.write(lambda tx: decisions.set_egress(tx, Scope(), person, "who", ["openai"]))
+    ok(there.put(f"{facts}/egress", json={"kind": "who", "allowed": None}, headers=own))
+    assert labels() == {"who": {None}, "preference": {None}}
+
+
+def test_git_objects_are_restored_from_the_archive(
     server: ServerInThread, http: httpx2.Client, elsewhere: ServerInThread, tmp_path: Path
 ) -> None:
     user = new_id("ada")
@@ -245,19 +278,19 @@ def test_what_came_by_git_goes_along(
     git(mine, "merge", "-q", "--no-edit", "side")
     git(mine, "push", "-q", "origin", "main")
     put(http, user, "human", "Name: Ada\nLikes water")
-    archive = exported(http, user)
+    archive = export_memory(http, user)
     assert records(archive, "git-objects.jsonl")
 
     with elsewhere.http() as there:
         ok(send(there, archive))
-        assert hash_of(exported(there, user)) == hash_of(archive)
+        assert hash_of(export_memory(there, user)) == hash_of(archive)
     for folder, url in (("before", server.url), ("after", elsewhere.url)):
         git(tmp_path, "clone", "-q", f"{url}/users/{user}/memory.git", folder)
     assert ids(tmp_path / "after") == ids(tmp_path / "before")
     assert fsck(tmp_path / "after") == ""
 
 
-def test_folders_and_files_come_back_with_their_texts(
+def test_folders_and_files_are_restored_with_their_texts(
     http: httpx2.Client, there: httpx2.Client, elsewhere: ServerInThread
 ) -> None:
     user = new_id("ada")
@@ -272,7 +305,7 @@ def test_folders_and_files_come_back_with_their_texts(
     path = f"/v1/folders/{made['id']}/files"
     wait_for(lambda: all(file["processing_status"] == "completed" for file in ok(http.get(path))))
 
-    archive = exported(http, user)
+    archive = export_memory(http, user)
     restored = ok(send(there, archive))
 
     assert restored["records"] == {
@@ -282,7 +315,7 @@ def test_folders_and_files_come_back_with_their_texts(
         "workspace.jsonl": 1,
         "learning.jsonl": 0,
     }
-    assert hash_of(exported(there, user)) == hash_of(archive)
+    assert hash_of(export_memory(there, user)) == hash_of(archive)
     wait_for(lambda: all(file["processing_status"] == "completed" for file in ok(there.get(path))))
     shown = {file["file_name"]: file for file in ok(there.get(path))}
     assert shown.keys() == texts.keys()
@@ -312,7 +345,7 @@ def test_folders_and_files_come_back_with_their_texts(
         ("folders.jsonl", {"id": "human"}, "folders.jsonl, line 1: id"),
     ):
         with_other_ids = _with_new_ids(archive)
-        changed = signed(_with(with_other_ids, name, 0, **record))
+        changed = with_new_manifest(_with(with_other_ids, name, 0, **record))
         answer_of_change = send(there, changed, new_id("eve"))
         assert answer_of_change.status_code in (400, 422), answer_of_change.text
         assert said_of in answer_of_change.text or "path" in answer_of_change.text
@@ -384,16 +417,16 @@ def _changes(archive: Archive) -> Iterator[tuple[str, Archive]]:
     yield "no newest version", archive | {"manifest.json": no_head}
 
 
-def test_what_was_changed_is_refused_and_nothing_of_it_stays(
+def test_a_changed_archive_is_refused_and_nothing_is_stored(
     http: httpx2.Client, there: httpx2.Client, elsewhere: ServerInThread
 ) -> None:
-    user = remember(http, seed=7, steps=12)
+    user = fill_memory(http, seed=7, steps=12)
     if not get_or_none(http, user, "human"):
         put(http, user, "human", "Name: Ada")
-    archive = exported(http, user)
+    archive = export_memory(http, user)
     before = rows_of(elsewhere)
     for said, changed in _changes(archive):
-        assert said in refused(send(there, signed(changed)), 400), said
+        assert said in refused(send(there, with_new_manifest(changed)), 400), said
     # Without a new manifest the changed file is noticed.
     for name in archive:
         if name != "manifest.json":
@@ -405,7 +438,7 @@ def test_what_was_changed_is_refused_and_nothing_of_it_stays(
     assert "manifest" in refused(send(there, more), 400)
     assert rows_of(elsewhere) == before
     # If this server lacks a feature, the file is named, and the rest is restored.
-    restored = ok(send(there, signed(more)))
+    restored = ok(send(there, with_new_manifest(more)))
     assert ["more.jsonl" in one for one in restored["left_out"]] == [True]
 
 
@@ -414,12 +447,12 @@ def get_or_none(http: httpx2.Client, user: str, label: str) -> Any:
     return answer.json() if answer.status_code == 200 else None
 
 
-def test_a_file_that_was_cut_or_is_something_else_is_refused(
+def test_truncated_archives_and_other_files_are_refused(
     http: httpx2.Client, there: httpx2.Client, elsewhere: ServerInThread
 ) -> None:
     user = new_id("ada")
     put(http, user, "human", "Name: Ada\n" * 200)
-    whole = zipped(exported(http, user))
+    whole = zipped(export_memory(http, user))
     before = rows_of(elsewhere)
     for content in (b"", b"hello", b"PK\x03\x04", zipped({"conversations.json": b"[]"})):
         refused(send(there, content), 400)
@@ -439,27 +472,27 @@ def test_a_file_that_was_cut_or_is_something_else_is_refused(
     assert rows_of(elsewhere) == before
 
 
-def test_an_archive_that_another_tool_packed_again_is_read(
+def test_an_archive_repacked_by_another_tool_is_accepted(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     for compression in (zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         user = new_id("ada")
         put(http, user, "courses/maths", "Likes proofs.")
-        archive = exported(http, user)
+        archive = export_memory(http, user)
         folders = {"blocks/": b"", "blocks/courses/": b""}
         packed = io.BytesIO(zipped(folders | archive, compression))
         with zipfile.ZipFile(packed, "a") as target:
             target.comment = b"Packed by hand."
         ok(send(there, packed.getvalue()))
-        assert hash_of(exported(there, user)) == hash_of(archive)
+        assert hash_of(export_memory(there, user)) == hash_of(archive)
 
 
-def test_damage_is_refused_in_each_compression_and_each_version_of_zip(
+def test_damaged_archives_are_refused_in_each_compression(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     user = new_id("ada")
     put(http, user, "human", "Name: Ada\n" * 50)
-    archive = exported(http, user)
+    archive = export_memory(http, user)
     for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         whole = zipped(archive, compression)
         (manifest,) = (
@@ -487,17 +520,17 @@ def test_a_history_without_its_beginning_is_refused(
     user = new_id("ada")
     for number in range(4):
         put(http, user, "human", f"Line {number}")
-    archive = exported(http, user)
+    archive = export_memory(http, user)
     rest = [
         {**version, "number": number}
         for number, version in enumerate(records(archive, "history.jsonl")[cut:], 1)
     ]
     lines = b"".join(json.dumps(version).encode() + b"\n" for version in rest)
-    said = refused(send(there, signed(archive | {"history.jsonl": lines})), 400)
+    said = refused(send(there, with_new_manifest(archive | {"history.jsonl": lines})), 400)
     assert "before version 1 is missing" in said
 
 
-def test_the_history_after_forgetting_one_thing_comes_back(
+def test_a_history_with_a_forgotten_text_is_restored(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     user = new_id("ada")
@@ -506,44 +539,44 @@ def test_the_history_after_forgetting_one_thing_comes_back(
     body = {"text": "Her foot hurts a lot", "all": True}
     made = http.post(f"/users/{user}/forget", json=body).json()
     wait_for(lambda: http.get(made["receipt"]).status_code == 200)
-    archive = exported(http, user)
+    archive = export_memory(http, user)
     kinds = {one["kind"] for one in records(archive, "git-objects.jsonl")}
     assert kinds == {"forgotten"}
     ok(send(there, archive))
-    assert hash_of(exported(there, user)) == hash_of(archive)
+    assert hash_of(export_memory(there, user)) == hash_of(archive)
 
 
-def test_a_memory_comes_back_on_the_same_server_after_its_person_was_erased(
+def test_an_erased_persons_memory_can_be_restored_on_the_same_server(
     http: httpx2.Client,
 ) -> None:
-    user = remember(http, seed=3, steps=12)
-    archive = exported(http, user)
+    user = fill_memory(http, seed=3, steps=12)
+    archive = export_memory(http, user)
     made = http.delete(f"/v1/users/{user}").json()
     wait_for(lambda: http.get(made["receipt"]).status_code == 200)
     restored = ok(send(http, archive))
     assert restored["user_id"] == json.loads(archive["manifest.json"])["user"]["id"]
-    assert hash_of(exported(http, user)) == hash_of(archive)
+    assert hash_of(export_memory(http, user)) == hash_of(archive)
 
 
-def test_a_person_with_another_identifier_here_is_found_by_id(
+def test_a_user_with_another_identifier_on_this_server_is_found_by_id(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     user = new_id("ada")
     ok(http.post("/v1/agents/", json={"model": "scripted/model", "user_id": user}))
-    id = ok(send(there, exported(http, user)))["user_id"]
+    id = ok(send(there, export_memory(http, user)))["user_id"]
     renamed = {"identifier_key": f"{user}-renamed"}
     ok(there.patch(f"/v1/identities/{id.replace('user-', 'identity-', 1)}", json=renamed))
     put(http, user, "human", "Name: Ada")
-    assert ok(send(there, exported(http, user)))["user_id"] == id
+    assert ok(send(there, export_memory(http, user)))["user_id"] == id
     assert get(there, f"{user}-renamed", "human")["body"] == "Name: Ada"
 
 
-def test_only_an_administrator_restores_and_gives_it_to_any_user_without_memory(
+def test_only_an_administrator_restores_an_archive_for_another_user(
     http: httpx2.Client, tmp_path: Path
 ) -> None:
     user = new_id("ada")
     put(http, user, "human", "Name: Ada")
-    archive = exported(http, user)
+    archive = export_memory(http, user)
     with serving(tmp_path / "data") as keyed:
         admin = {"authorization": f"Bearer {keyed.key('root', 'admin')}"}
         eve = {"authorization": f"Bearer {keyed.key('eve')}"}
@@ -557,13 +590,13 @@ def test_only_an_administrator_restores_and_gives_it_to_any_user_without_memory(
             assert author == records(archive, "history.jsonl")[0]["author_id"]
 
 
-def test_a_block_for_an_agent_that_is_not_here_is_named(
+def test_a_block_of_a_missing_agent_is_left_out_and_reported(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     user = new_id("ada")
     agent = ok(http.post("/v1/agents/", json={"model": "scripted/model"}))["id"]
     put(http, user, "plan", "Learn Latin.", agent_id=agent)
-    restored = ok(send(there, exported(http, user)))
+    restored = ok(send(there, export_memory(http, user)))
     (said,) = restored["left_out"]
     assert '"plan"' in said
     assert agent in said
@@ -573,7 +606,7 @@ def _with_word(archive: Archive, name: str, field: str, word: str) -> Archive:
     """Return the archive with this word in the field of the file's first record."""
     first, *rest = records(archive, name)
     lines = [json.dumps(record).encode() for record in ({**first, field: word}, *rest)]
-    return signed(archive | {name: b"\n".join(lines) + b"\n"})
+    return with_new_manifest(archive | {name: b"\n".join(lines) + b"\n"})
 
 
 @pytest.mark.parametrize(
@@ -591,7 +624,7 @@ def _with_word(archive: Archive, name: str, field: str, word: str) -> Archive:
         ("facts.jsonl", "egress", "nobody"),
     ],
 )
-def test_words_of_a_later_server_are_replaced_by_the_most_careful_ones(
+def test_unknown_settings_of_a_later_version_become_the_strictest_ones(
     http: httpx2.Client,
     there: httpx2.Client,
     name: str,
@@ -603,7 +636,7 @@ def test_words_of_a_later_server_are_replaced_by_the_most_careful_ones(
     propose(http, user, "human", "Name: Ada", "Name: Ada L.", agent_id="agent 7")
     ok(http.post("/v1/folders/", json={"name": new_id("folder"), "user": user}))
     ok(http.post(f"/v1/users/{user}/facts", json={"sentence": "I live in Graz."}))
-    archive = _with_word(exported(http, user), name, field, "With the Council's consent")
+    archive = _with_word(export_memory(http, user), name, field, "With the Council's consent")
 
     restored = ok(send(there, archive))
 
@@ -611,25 +644,25 @@ def test_words_of_a_later_server_are_replaced_by_the_most_careful_ones(
     assert f"{name}, line 1: {field} is" in note
     assert "Council" in note
     assert (f'"{substitute}"' if substitute else "nothing") in note
-    assert records(exported(there, user), name)[0].get(field) == substitute
+    assert records(export_memory(there, user), name)[0].get(field) == substitute
 
 
 @pytest.mark.parametrize(
     ("name", "field"), [("history.jsonl", "author_kind"), ("git-objects.jsonl", "kind")]
 )
-def test_an_unknown_word_without_a_substitute_is_refused_with_advice(
+def test_an_unknown_setting_without_a_substitute_is_refused_with_advice(
     http: httpx2.Client, there: httpx2.Client, name: str, field: str
 ) -> None:
     user = new_id("ada")
     put(http, user, "human", "Name: Ada")
-    archive = exported(http, user)
+    archive = export_memory(http, user)
     if name == "git-objects.jsonl":
         archive[name] = json.dumps({"id": "0" * 40, "kind": "blob", "body": ""}).encode()
     said = refused(send(there, _with_word(archive, name, field, "oracle")), 400)
     assert "Update this server first" in said
 
 
-def test_everything_is_in_the_archive_in_many_portions(
+def test_an_archive_written_in_portions_is_complete(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporting, "_PORTION", 2)
@@ -645,7 +678,7 @@ def test_everything_is_in_the_archive_in_many_portions(
     ]
     post(http, ada, f"courses/maths/diffs/{made[0]}/reject", reason="No.")
 
-    archive = exported(http, ada)
+    archive = export_memory(http, ada)
 
     assert list(archive) == [
         "blocks/courses/maths.md",
@@ -681,7 +714,7 @@ def test_everything_is_in_the_archive_in_many_portions(
     ]
 
 
-def test_the_archive_comes_in_pieces(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_archive_is_streamed(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_PORTION", 1)
     ada = new_id("ada")
     for number in range(4):
@@ -694,12 +727,12 @@ def test_the_archive_comes_in_pieces(http: httpx2.Client, monkeypatch: pytest.Mo
     assert "content-length" not in answer.headers
 
 
-def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archive_too(
+def test_archive_paths_are_safe_and_an_empty_memory_has_an_archive(
     http: httpx2.Client, there: httpx2.Client
 ) -> None:
     ada = new_id("ada")
     ok(http.post("/v1/agents/", json={"model": "scripted/model", "user_id": ada}))
-    empty = exported(http, ada)
+    empty = export_memory(http, ada)
     assert {name: empty[name] for name in empty if name != "manifest.json"} == dict.fromkeys(
         (
             "blocks.jsonl",
@@ -715,12 +748,28 @@ def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archi
         ),
         b"",
     )
-    for label in ("a/...", "C:/x", "~/x"):
-        assert http.put(f"/users/{ada}/blocks/{label}", json={"body": "x"}).status_code == 200
+    labels = ("a/...", "C:/x", "~/x", "C%3A/x", "C%253a/x", "100%")
+    for label in labels:
+        path = f"/users/{ada}/blocks/{quote(label)}"
+        assert http.put(path, json={"body": f"Text of {label}"}).status_code == 200
 
-    odd = exported(http, ada)
+    odd = export_memory(http, ada)
     for name in odd:
         for path in (PurePosixPath(name), PureWindowsPath(name)):
             assert ".." not in path.parts
             assert not path.anchor
-    assert ok(send(there, odd))["blocks"] == 3
+    texts = [name for name in odd if name.startswith("blocks/")]
+    assert len(texts) == len(labels)
+    assert "blocks/100%.md" in texts
+    assert ok(send(there, odd))["blocks"] == len(labels)
+
+
+def test_each_label_has_a_distinct_file_name_in_the_archive() -> None:
+    chance = random.Random(7)  # noqa: S311 - a seed, no secret
+    labels = {
+        "".join(chance.choices("%%%:\\3aA5cC2", k=chance.randrange(1, 9))) for _ in range(20_000)
+    }
+    names = {exporting.text_name(label).casefold() for label in labels}
+    assert len(names) == len({label.casefold() for label in labels})
+    for name in names:
+        assert PureWindowsPath(name).parts == ("blocks", name.removeprefix("blocks/"))

@@ -23,7 +23,7 @@ DATABASES = BOTH
 SCOPE = Scope()
 
 
-async def opened(stage: Stage) -> tuple[CallContext, str]:
+async def open_agent(stage: Stage) -> tuple[CallContext, str]:
     tables = [*FILES, *TABLES]
     await stage.store.write(lambda tx: metadata.create_all(tx.connection, tables=tables))
     await stage.runtime.organization_providers.of(LOCAL_ORGANIZATION)
@@ -31,34 +31,34 @@ async def opened(stage: Stage) -> tuple[CallContext, str]:
     return CallContext(stage.runtime, SCOPE), agent
 
 
-def made(tx: Transaction, context: CallContext, agent: str, name: str | None) -> Template:
+def make_template(tx: Transaction, context: CallContext, agent: str, name: str | None) -> Template:
     return service.create(tx, context, name, service.snapshot(tx, context, agent), agent)
 
 
-def saved(tx: Transaction, context: CallContext, name: str) -> Template:
+def save_template(tx: Transaction, context: CallContext, name: str) -> Template:
     template = queries.get(tx, SCOPE, name, locks=True)
     return service.save(tx, context, template, service.current(tx, context, template), None)
 
 
-async def test_two_at_once_make_one_template_and_two_versions(stage: Stage) -> None:
-    context, agent = await opened(stage)
+async def test_simultaneous_requests_create_one_template_but_two_versions(stage: Stage) -> None:
+    context, agent = await open_agent(stage)
     one, two = await overlapped(
         stage.store,
-        lambda tx: made(tx, context, agent, "T"),
-        lambda tx: made(tx, context, agent, "T"),
+        lambda tx: make_template(tx, context, agent, "T"),
+        lambda tx: make_template(tx, context, agent, "T"),
     )
     assert isinstance(one, Template)
     assert isinstance(two, Conflict)
 
     def save(tx: Transaction) -> int:
-        return saved(tx, context, "T").version
+        return save_template(tx, context, "T").version
 
     assert await overlapped(stage.store, save, save) == (2, 3)
 
 
-async def test_agents_are_found_by_their_template_and_brought_to_its_version(stage: Stage) -> None:
-    context, agent = await opened(stage)
-    template = await stage.store.write(lambda tx: made(tx, context, agent, None))
+async def test_agents_are_listed_by_template_and_migrated_to_its_version(stage: Stage) -> None:
+    context, agent = await open_agent(stage)
+    template = await stage.store.write(lambda tx: make_template(tx, context, agent, None))
     one, _ = await service.make_agent(context, template.name, "latest", TemplateAgentsRequest())
     other, _ = await service.make_agent(context, template.name, "current", TemplateAgentsRequest())
 
@@ -73,7 +73,7 @@ async def test_agents_are_found_by_their_template_and_brought_to_its_version(sta
 
     def change(tx: Transaction) -> Job:
         agents.update(tx, replace(agents.load(tx, SCOPE, agent).agent, system="Two."))
-        newest = saved(tx, context, template.name)
+        newest = save_template(tx, context, template.name)
         options = TemplateSaveRequest(migrate_agents=True)
         return jobs.job_of(newest, SCOPE.actor, options)
 

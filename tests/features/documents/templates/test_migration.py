@@ -16,7 +16,7 @@ from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.features.documents.agent_files.test_round_trip import ADD
-from tests.features.documents.templates.test_templates import make, saved, values
+from tests.features.documents.templates.test_templates import make, save_and_migrate, values
 from tests.seams.http import ok
 from tests.seams.server import Gate
 from tests.seams.stores import killed_after
@@ -41,7 +41,7 @@ def histories(api: Api, agent: str) -> dict[str, list[str]]:
     }
 
 
-def test_an_agent_follows_with_all_but_what_is_its_own(api: Api) -> None:
+def test_a_migration_updates_an_agent_but_keeps_its_own_changes(api: Api) -> None:
     tool = api.client.tools.upsert(source_code=ADD)
     agent = make(api, secrets={"A": "a", "B": "b"}, max_files_open=3)
     template = api.client.templates.create(type="agent", agent_id=agent, name="Follow")
@@ -68,7 +68,7 @@ def test_an_agent_follows_with_all_but_what_is_its_own(api: Api) -> None:
     )
     change(api, agent, "rules", value="Be brief.", description="How to be.", read_only=True)
     before = api.http.get(f"/v1/agents/{one}/messages").text
-    job = saved(api, "Follow")
+    job = save_and_migrate(api, "Follow")
     assert job["metadata"]["progress"] == {"done": 1, "total": 1}
     state = api.client.agents.retrieve(one)
     assert (state.system, sorted(state.tags), state.max_files_open) == ("You ask.", ["own", "t"], 4)
@@ -86,7 +86,7 @@ def test_an_agent_follows_with_all_but_what_is_its_own(api: Api) -> None:
         histories(api, one)["human"][1],
         histories(api, one)["human"][2],
     ]
-    # The new block belongs to this agent; that of the first agent is not attached to it.
+    # The new block belongs to this agent. The first agent's block is not attached to it.
     assert fresh.id not in [block.id for block in state.blocks]
     assert (state.name, state.base_template_id) == (
         api.client.agents.retrieve(one).name,
@@ -106,7 +106,7 @@ def test_an_agent_follows_with_all_but_what_is_its_own(api: Api) -> None:
     )
 
 
-def test_what_is_to_be_kept_is_kept(api: Api) -> None:
+def test_a_migration_keeps_the_parts_that_it_was_told_to_keep(api: Api) -> None:
     folders = {name: api.client.folders.create(name=name).id for name in ("First", "Second", "Own")}
     agent = make(api, secrets={"A": "a"}, folder_ids=[folders["First"]])
     api.client.templates.create(type="agent", agent_id=agent, name="Keep")
@@ -124,7 +124,7 @@ def test_what_is_to_be_kept_is_kept(api: Api) -> None:
         f"preserve_{name}_on_migration": True
         for name in ("core_memories", "environment_variables", "sources")
     }
-    saved(api, "Keep", **preserved)
+    save_and_migrate(api, "Keep", **preserved)
     for id in (keeps, loses):
         assert values(api, id) == {"human": "Ada.", "rules": "Be kind."}
         assert api.client.agents.blocks.retrieve("human", agent_id=id).description == "The person."
@@ -137,7 +137,7 @@ def test_what_is_to_be_kept_is_kept(api: Api) -> None:
             "Second",
             "Own",
         }
-    saved(api, "Keep", block_reconciliation_strategy="reconcile-all")
+    save_and_migrate(api, "Keep", block_reconciliation_strategy="reconcile-all")
     for id in (keeps, loses):
         assert values(api, id) == {"human": "Nobody."}
         assert [secret.key for secret in api.client.agents.retrieve(id).secrets or ()] == ["A"]
@@ -146,7 +146,7 @@ def test_what_is_to_be_kept_is_kept(api: Api) -> None:
     assert human.id
 
 
-def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
+def test_a_migration_follows_the_policies_of_blocks(api: Api) -> None:
     ok(api.http.put("/users/cleo/blocks/notes", json={"body": "Cleo's.", "policy": "direct"}))
     labels = ("free", "guarded", "asked", "explicit", "locked", "going")
     agent = make(api, memory_blocks=[{"label": label, "value": "One."} for label in labels])
@@ -169,7 +169,7 @@ def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
     for label in labels[:-1]:
         change(api, agent, label, value="Two.", description="Other.")
     api.client.blocks.delete(api.client.agents.blocks.retrieve("going", agent_id=agent).id)
-    saved(api, "Ask", block_reconciliation_strategy="reconcile-all")
+    save_and_migrate(api, "Ask", block_reconciliation_strategy="reconcile-all")
     held = {
         block["label"]: block for block in ok(api.http.get(f"/v1/agents/{one}/core-memory/blocks"))
     }
@@ -187,7 +187,7 @@ def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
         "explicit",
     }
     assert held["locked"]["policy"] == "read_only"
-    # Blocks of others are at most detached, and users' blocks not even that.
+    # Blocks of others may be detached, but not changed. Users' blocks are not even detached.
     assert ok(api.http.get(f"/v1/blocks/{shared.id}"))["value"] == "Ours."
     assert [one_["id"] for one_ in ok(api.http.get(f"/v1/blocks/{theirs}/agents"))] == [one]
     assert ok(api.http.get("/users/cleo/blocks/notes"))["body"] == "Cleo's."
@@ -197,7 +197,7 @@ def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
     }
     assert [len(found) for found in waiting.values()] == [1, 1, 1], waiting
     # A second migration proposes nothing new.
-    saved(api, "Ask", block_reconciliation_strategy="reconcile-all")
+    save_and_migrate(api, "Ask", block_reconciliation_strategy="reconcile-all")
     assert len(ok(api.http.get(f"/v1/blocks/{ids['asked']}/diffs"))) == 1
     ok(
         api.http.post(
@@ -207,7 +207,7 @@ def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
     assert values(api, one)["asked"] == "Two."
 
 
-def test_killed_at_every_write_each_agent_is_brought_once(
+def test_a_migration_killed_at_any_write_migrates_each_agent_once(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(api)
@@ -249,7 +249,7 @@ def test_killed_at_every_write_each_agent_is_brought_once(
     assert api.server.run(run(newer)) == 0
 
 
-def test_a_tool_that_asks_for_approval_asks_those_that_get_it_later(api: Api) -> None:
+def test_agents_migrated_to_a_tool_with_approval_get_its_rule(api: Api) -> None:
     agent = make(api, include_base_tools=False)
     api.client.templates.create(type="agent", agent_id=agent, name="Gate")
     one = deploy(api, "Gate")
@@ -260,7 +260,7 @@ def test_a_tool_that_asks_for_approval_asks_those_that_get_it_later(api: Api) ->
     file["tools"] = [{"id": "tool-0", "name": tool.name, "tool_type": "custom"}]
     file["agents"][0]["tool_ids"] = ["tool-0"]
     api.client.templates.update("Gate", agent_file_json=file)
-    saved(api, "Gate")
+    save_and_migrate(api, "Gate")
     state = api.client.agents.retrieve(one)
     assert [(rule.type, rule.tool_name) for rule in state.tool_rules or ()] == [
         ("requires_approval", "pay_up")
@@ -268,19 +268,19 @@ def test_a_tool_that_asks_for_approval_asks_those_that_get_it_later(api: Api) ->
     assert [tool.name for tool in state.tools] == ["pay_up"]
 
 
-def test_a_block_that_was_detached_is_attached_again(api: Api) -> None:
+def test_a_migration_attaches_a_detached_block_again(api: Api) -> None:
     agent = make(api)
     api.client.templates.create(type="agent", agent_id=agent, name="Loose")
     one = deploy(api, "Loose")
     block = api.client.agents.blocks.retrieve("rules", agent_id=one)
     api.client.agents.blocks.detach(block.id or "", agent_id=one)
     change(api, agent, "rules", value="Two.")
-    saved(api, "Loose")
+    save_and_migrate(api, "Loose")
     assert values(api, one)["rules"] == "Two."
     assert api.client.agents.blocks.retrieve("rules", agent_id=one).id == block.id
 
 
-def test_an_agent_that_cannot_follow_holds_up_no_other_and_is_named(
+def test_a_failed_migration_of_one_agent_is_reported_and_others_continue(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(api)
@@ -309,7 +309,7 @@ def test_an_agent_that_cannot_follow_holds_up_no_other_and_is_named(
     assert (versions[0] == versions[2], versions[0] == versions[1]) == (True, False)
 
 
-def test_an_edit_of_a_turn_that_runs_meanwhile_is_merged(api: Api) -> None:
+def test_a_migration_merges_with_an_edit_of_a_running_turn(api: Api) -> None:
     agent = make(api, memory_blocks=[{"label": "rules", "value": "One.\nTwo.\nThree.\n"}])
     api.client.templates.create(type="agent", agent_id=agent, name="Turn")
     one = deploy(api, "Turn")
@@ -326,7 +326,7 @@ def test_an_edit_of_a_turn_that_runs_meanwhile_is_merged(api: Api) -> None:
     api.server.answers_with(answer)
     run = ok(api.http.post(f"/v1/agents/{one}/messages/async", json={"input": "Go."}))
     gate.wait()
-    saved(api, "Turn")
+    save_and_migrate(api, "Turn")
     gate.open()
     while ok(api.http.get(f"/v1/runs/{run['id']}"))["status"] in ("created", "running"):
         pass

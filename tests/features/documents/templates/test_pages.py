@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.features.web.pages.test_home import visitor
 
 
-def test_a_template_is_saved_put_back_and_deleted(tmp_path: Path) -> None:
+def test_a_template_can_be_saved_rolled_back_and_deleted(tmp_path: Path) -> None:
     with visitor(tmp_path) as browser:
         assert "There are no templates yet" in browser.get("/ui/templates").text
         sent = {"name": "<Nina>", "model": "ricordo/librarian", "description": "<i>Kind.</i>"}

@@ -47,7 +47,7 @@ def wait(api: Api, answer: Any) -> Wire:
     return dict(job)
 
 
-def saved(api: Api, name: str, **options: Any) -> Wire:
+def save_and_migrate(api: Api, name: str, **options: Any) -> Wire:
     """Save with a migration, and wait for it."""
     job = wait(
         api, api.client.templates.with_raw_response.save(name, migrate_agents=True, **options)
@@ -56,7 +56,7 @@ def saved(api: Api, name: str, **options: Any) -> Wire:
     return job
 
 
-def test_an_agent_becomes_a_template_and_a_template_agents(api: Api) -> None:
+def test_a_template_is_made_from_an_agent_and_creates_agents(api: Api) -> None:
     tool = api.client.tools.upsert(source_code=ADD)
     folder = api.client.folders.create(name="Shelf")
     agent = make(
@@ -122,7 +122,7 @@ def test_an_agent_becomes_a_template_and_a_template_agents(api: Api) -> None:
         api.client.templates.delete("Tutor-2nd")
 
 
-def test_a_template_follows_its_agent_until_something_else_is_put_in(api: Api) -> None:
+def test_a_template_follows_its_agent_until_it_is_rolled_back(api: Api) -> None:
     agent = make(api)
     api.client.templates.create(type="agent", agent_id=agent, name="T")
     api.client.agents.update(agent, system="Two.")
@@ -161,7 +161,7 @@ def test_a_template_stays_when_its_agent_is_deleted(api: Api) -> None:
     assert api.client.templates.agents.create("Left:2").agent_ids
 
 
-def test_what_is_refused_says_what_to_do(api: Api) -> None:
+def test_refused_template_requests_say_what_to_do(api: Api) -> None:
     agent = make(api)
     templates = api.client.templates
     templates.create(type="agent", agent_id=agent, name="R")
@@ -206,7 +206,7 @@ def test_what_is_refused_says_what_to_do(api: Api) -> None:
     assert api.server.rows() == rows
 
 
-def test_only_who_may_write_agents_uses_templates_and_each_organization_its_own(
+def test_templates_need_the_agents_scope_and_belong_to_an_organization(
     tmp_path: Path,
 ) -> None:
     with (
@@ -254,7 +254,7 @@ def require_kept_apart(people: People, api: Api) -> None:
     assert people.ask(developer, "POST", "/v1/templates/Whose:2/agents", json={})["agent_ids"]
 
 
-def test_a_file_that_no_import_takes_is_refused_with_the_same_words(api: Api) -> None:
+def test_templates_refuse_invalid_files_with_the_import_error(api: Api) -> None:
     agent = make(api)
     api.client.templates.create(type="agent", agent_id=agent, name="F")
     (own,) = OTHERS["agents"]
@@ -273,7 +273,7 @@ def test_a_file_that_no_import_takes_is_refused_with_the_same_words(api: Api) ->
     assert api.server.rows() == rows
 
 
-def test_what_an_import_mends_a_template_mends_too_and_says_so(api: Api) -> None:
+def test_templates_repair_files_like_imports_with_warnings(api: Api) -> None:
     agent = make(api)
     api.client.templates.create(type="agent", agent_id=agent, name="G")
     many = [{"id": f"block-{n}", "label": "human", "value": f"x{n}"} for n in (0, 1)]
@@ -301,7 +301,7 @@ def test_what_an_import_mends_a_template_mends_too_and_says_so(api: Api) -> None
             assert words.removeprefix("Its ") in answer.headers["x-ricordo-warnings"]
 
 
-def test_a_file_is_a_template_without_its_messages_and_secrets(api: Api) -> None:
+def test_a_template_from_a_file_leaves_out_messages_and_secrets(api: Api) -> None:
     file = copy.deepcopy(OTHERS)
     file["agents"][0]["secrets"] = {"KEY": "hush-hush"}
     file["tools"].append(
@@ -338,7 +338,7 @@ def test_a_file_is_a_template_without_its_messages_and_secrets(api: Api) -> None
     assert "newest saved version is 2" in (done.message or "")
 
 
-def test_nothing_of_a_user_is_in_a_template(api: Api) -> None:
+def test_a_template_contains_no_users_memory(api: Api) -> None:
     api.http.post("/v1/users/", json={"name": "bea"})
     agent = make(
         api,
@@ -374,7 +374,7 @@ def test_nothing_of_a_user_is_in_a_template(api: Api) -> None:
     assert not [row for row in stored if "quagga" in row[0].lower() or own in row[0]]
 
 
-def test_a_large_file_is_taken_and_what_was_saved_meanwhile_is_not_given_as_the_newest(
+def test_a_large_file_becomes_a_template_and_a_concurrent_save_conflicts(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = [{"id": f"block-{n}", "label": f"b{n}", "value": "x" * 99_000} for n in range(12)]

@@ -62,6 +62,6 @@ def read(api: Api, folder: str, file_id: str) -> Any:
     status = select(files.c.status).where(files.c.id == file_id)
     end = time.monotonic() + LIMIT
     while api.server.read(lambda tx: tx.first(status)).status not in ENDED:
-        assert time.monotonic() < end, f"{file_id} is not read"
+        assert time.monotonic() < end, f"{file_id} was not read in time"
         time.sleep(0.02)
     return api.client.folders.files.retrieve(file_id, folder_id=folder)

@@ -46,7 +46,9 @@ def system_of(api: Api) -> str:
     return api.server.model.requests[-1].messages[0].text
 
 
-def test_folders_are_given_to_an_agent_with_their_tools(api: Api, shelf: tuple[str, str]) -> None:
+def test_attaching_a_folder_gives_the_agent_its_files_and_tools(
+    api: Api, shelf: tuple[str, str]
+) -> None:
     folder, agent_id = shelf
     agent = api.client.agents.retrieve(agent_id)
     assert {tool.name for tool in agent.tools} == TOOLS
@@ -127,9 +129,7 @@ def test_open_files_are_in_the_prompt_with_their_line_numbers(
     )
 
 
-def test_the_files_that_were_not_looked_at_for_longest_are_closed(
-    api: Api, shelf: tuple[str, str]
-) -> None:
+def test_the_least_recently_used_files_are_closed(api: Api, shelf: tuple[str, str]) -> None:
     folder, agent_id = shelf
     api.client.agents.update(agent_id, max_files_open=2)
     name = api.client.folders.retrieve(folder).name
@@ -168,9 +168,7 @@ def test_the_files_that_were_not_looked_at_for_longest_are_closed(
     assert (len(rest.files), rest.has_more) == (1, False)
 
 
-def test_files_are_open_from_the_start_as_many_as_the_agent_may_have_open(
-    api: Api, folder: str
-) -> None:
+def test_attaching_a_folder_opens_as_many_files_as_allowed(api: Api, folder: str) -> None:
     agent = api.client.agents.create(model=MODEL, include_base_tools=False, max_files_open=3).id
     for number in range(5):
         put(api, folder, f"{number}.txt", f"Text {number}.\n" * (number + 1))
@@ -201,7 +199,7 @@ def test_files_are_open_from_the_start_as_many_as_the_agent_may_have_open(
     assert not any(opened().values())
 
 
-def test_a_file_that_is_uploaded_later_is_open_while_there_is_room(api: Api, folder: str) -> None:
+def test_a_file_uploaded_later_is_opened(api: Api, folder: str) -> None:
     agent = api.client.agents.create(
         model=MODEL, include_base_tools=False, max_files_open=2, folder_ids=[folder]
     ).id
@@ -235,14 +233,14 @@ def test_a_file_that_is_uploaded_later_is_open_while_there_is_room(api: Api, fol
         ({}, "The arguments of open_files are not right"),
     ],
 )
-def test_what_cannot_be_opened_is_told(
+def test_opening_an_invalid_file_or_range_returns_a_reason(
     api: Api, shelf: tuple[str, str], request_: dict[str, Any], why: str
 ) -> None:
     (told,) = turn(api, shelf[1], call("open_files", file_requests=[request_]))
     assert why in told
 
 
-def test_a_file_that_is_named_by_path_and_by_name_is_opened_once(
+def test_a_file_requested_by_path_and_by_name_is_opened_once(
     api: Api, shelf: tuple[str, str]
 ) -> None:
     folder, agent_id = shelf
@@ -272,7 +270,7 @@ def test_a_file_that_is_named_by_path_and_by_name_is_opened_once(
     assert both.startswith("* Opened 2 files: ")
 
 
-def test_long_files_are_cut_and_say_so(api: Api, shelf: tuple[str, str]) -> None:
+def test_long_open_files_are_truncated_with_a_note(api: Api, shelf: tuple[str, str]) -> None:
     _, agent_id = shelf
     api.client.agents.update(agent_id, per_file_view_window_char_limit=500)
     api.client.agents.files.close_all(agent_id)
@@ -286,7 +284,7 @@ def test_long_files_are_cut_and_say_so(api: Api, shelf: tuple[str, str]) -> None
             api.client.agents.update(agent_id, **wrong)
 
 
-def test_lines_are_found_by_regular_expressions(api: Api, shelf: tuple[str, str]) -> None:
+def test_grep_files_finds_lines_by_regular_expressions(api: Api, shelf: tuple[str, str]) -> None:
     folder, agent_id = shelf
     name = api.client.folders.retrieve(folder).name
     one, many, more, last, none, wrong, included = turn(
@@ -321,7 +319,7 @@ def test_lines_are_found_by_regular_expressions(api: Api, shelf: tuple[str, str]
     assert "code.py" in included
 
 
-def test_files_to_search_are_named_by_wildcards_parts_or_regular_expressions(
+def test_the_include_filter_takes_wildcards_name_parts_or_regular_expressions(
     api: Api, shelf: tuple[str, str]
 ) -> None:
     folder, agent_id = shelf
@@ -364,7 +362,7 @@ HOSTILE_PATTERNS = [
 ]
 
 
-def test_no_pattern_breaks_a_turn(api: Api, folder: str) -> None:
+def test_hostile_patterns_do_not_break_a_turn(api: Api, folder: str) -> None:
     put(api, folder, "a.txt", "a" * 200_000 + "\n" + "a" * 100 + "!\n")
     agent = api.client.agents.create(model=MODEL, include_base_tools=False, folder_ids=[folder])
     told = turn(
@@ -376,7 +374,7 @@ def test_no_pattern_breaks_a_turn(api: Api, folder: str) -> None:
     )
 
 
-async def test_a_search_that_takes_too_long_ends() -> None:
+async def test_a_search_that_takes_too_long_is_stopped() -> None:
     file = File("file-1", "org-1", "source-1", "a.txt", "a.txt")
     search = LineSearch("a")
     search._until = 0
@@ -384,7 +382,7 @@ async def test_a_search_that_takes_too_long_ends() -> None:
         await search.through([file], [FilePiece("file-1", 0, 0, 0, "a")])
 
 
-def test_passages_are_found_by_meaning_and_words(api: Api, shelf: tuple[str, str]) -> None:
+def test_semantic_search_finds_passages_by_meaning(api: Api, shelf: tuple[str, str]) -> None:
     folder, agent_id = shelf
     name = api.client.folders.retrieve(folder).name
     (found,) = turn(api, agent_id, call("semantic_search_files", query="Who makes honey?", limit=1))
@@ -395,7 +393,7 @@ def test_passages_are_found_by_meaning_and_words(api: Api, shelf: tuple[str, str
     assert api.server.model.requests[-1].messages[-1].is_untrusted
 
 
-def test_what_is_deleted_replaced_or_detached_closes(api: Api, shelf: tuple[str, str]) -> None:
+def test_deleted_replaced_and_detached_files_are_closed(api: Api, shelf: tuple[str, str]) -> None:
     folder, agent_id = shelf
     turn(
         api,
@@ -427,7 +425,7 @@ def test_what_is_deleted_replaced_or_detached_closes(api: Api, shelf: tuple[str,
     assert "<directories>" not in system_of(api)
 
 
-def test_without_folders_the_tools_say_so(api: Api) -> None:
+def test_file_tools_report_that_no_files_are_attached(api: Api) -> None:
     agent = api.client.agents.create(model=MODEL, include_base_tools=False, tools=[*TOOLS])
     told = turn(
         api,
@@ -440,7 +438,7 @@ def test_without_folders_the_tools_say_so(api: Api) -> None:
     assert "No files are attached." in told[2]
 
 
-def test_a_list_shows_each_agent_with_its_folders_in_a_few_statements_for_all(
+def test_listing_agents_reads_their_folders_in_a_bounded_number_of_statements(
     api: Api, shelf: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, first = shelf
@@ -470,7 +468,7 @@ def test_a_list_shows_each_agent_with_its_folders_in_a_few_statements_for_all(
         assert len(counted.statements) <= 1 + 1 + 4 + 4 + 1 + 1, path
 
 
-def test_an_agent_with_a_default_source_gets_an_empty_folder_of_its_own(api: Api) -> None:
+def test_include_default_source_creates_an_empty_folder_for_the_agent(api: Api) -> None:
     http = api.http
     body = {"name": "Dora", "model": MODEL, "include_default_source": True}
     for name in ("Dora External Data Source", "Dora External Data Source (2)"):

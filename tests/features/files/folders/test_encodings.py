@@ -43,7 +43,7 @@ def text_of(words: list[str], chance: random.Random) -> str:
 
 
 @pytest.mark.parametrize("encoding", WORDS)
-def test_texts_of_an_encoding_are_read_as_that(encoding: str) -> None:
+def test_texts_of_each_encoding_are_decoded(encoding: str) -> None:
     chance = random.Random(9)  # noqa: S311
     wrong = []
     for _ in range(30):
@@ -56,7 +56,7 @@ def test_texts_of_an_encoding_are_read_as_that(encoding: str) -> None:
     assert len(wrong) <= 1, wrong
 
 
-def test_a_table_of_excel_in_chinese_is_read_and_its_type_names_the_encoding(
+def test_a_chinese_csv_file_is_decoded_and_its_type_names_the_encoding(
     api: Api, folder: str
 ) -> None:
     file = put(api, folder, "名单.csv", GBK_CSV)
@@ -67,21 +67,21 @@ def test_a_table_of_excel_in_chinese_is_read_and_its_type_names_the_encoding(
     assert (plain.file_type, plain.error_message) == ("text/csv", None)
 
 
-def test_where_encodings_fit_alike_the_file_says_so(api: Api, folder: str) -> None:
+def test_an_ambiguous_encoding_is_noted_on_the_file(api: Api, folder: str) -> None:
     file = put(api, folder, "short.txt", "äö\n".encode("cp1252"))
     assert file.processing_status == "completed"
     assert "was read as" in (file.error_message or "")
     assert "save it as UTF-8" in (file.error_message or "")
 
 
-def test_bytes_of_no_text_stay_no_text() -> None:
+def test_random_bytes_are_not_taken_for_text() -> None:
     chance = random.Random(4)  # noqa: S311
     for _ in range(50):
         noise = chance.randbytes(400)
         assert not is_readable("x.bin", noise), noise
 
 
-def test_rtf_by_name_alone_is_refused_with_a_sentence(api: Api, folder: str) -> None:
+def test_a_file_that_is_rtf_by_name_only_is_refused(api: Api, folder: str) -> None:
     file = put(api, folder, "wrong.rtf", b"Just words.")
     assert file.processing_status == "error"
     assert "does not begin like an RTF file" in (file.error_message or "")

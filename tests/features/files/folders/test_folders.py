@@ -8,7 +8,7 @@ from letta_client import APIStatusError, ConflictError, NotFoundError
 from tests.features.files.folders.conftest import Api, put, read
 
 
-def test_a_folder_is_made_changed_and_deleted(api: Api) -> None:
+def test_a_folder_can_be_created_changed_and_deleted(api: Api) -> None:
     folders = api.client.folders
     made = folders.create(
         name="Recipes", description="What we cook.", instructions="Look here.", metadata={"a": 1}
@@ -36,7 +36,7 @@ def test_a_folder_is_made_changed_and_deleted(api: Api) -> None:
     assert folders.create(name="Meals").id != made.id
 
 
-def test_a_file_is_read_and_its_text_found(api: Api, folder: str) -> None:
+def test_an_uploaded_file_is_parsed_and_searchable(api: Api, folder: str) -> None:
     text = "# Soup\n\nTake leeks.\r\nAnd potatoes.\n"
     sent = api.client.folders.files.upload(folder, file=("soup.md", text.encode()))
     assert (sent.processing_status, sent.file_name, sent.file_size) == (
@@ -72,7 +72,7 @@ def test_a_file_is_read_and_its_text_found(api: Api, folder: str) -> None:
     assert folder not in [one.id for one in api.client.archives.list()]
 
 
-def test_a_name_that_is_there_already_is_handled_as_asked(api: Api, folder: str) -> None:
+def test_duplicate_file_names_are_handled_as_requested(api: Api, folder: str) -> None:
     first = put(api, folder, "a.txt", "one")
     assert put(api, folder, "a.txt", "two").file_name == "a_(1).txt"
     assert put(api, folder, "a.txt", "three").file_name == "a_(2).txt"
@@ -92,7 +92,7 @@ def test_a_name_that_is_there_already_is_handled_as_asked(api: Api, folder: str)
     ]
 
 
-def test_a_deleted_file_is_gone_at_once_and_purged(api: Api, folder: str) -> None:
+def test_a_deleted_file_disappears_at_once_and_is_purged(api: Api, folder: str) -> None:
     kept, gone = (
         put(api, folder, "kept.txt", "Bees make honey."),
         put(api, folder, "gone.txt", "Wasps sting.\n" * 500),
@@ -108,7 +108,7 @@ def test_a_deleted_file_is_gone_at_once_and_purged(api: Api, folder: str) -> Non
     assert sorted(texts) == ["Again.", "Bees make honey."]
 
 
-def test_what_is_no_text_and_of_no_known_type_is_refused(api: Api, folder: str) -> None:
+def test_unreadable_oversized_and_badly_named_uploads_are_refused(api: Api, folder: str) -> None:
     with pytest.raises(APIStatusError) as refused:
         put(api, folder, "x.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 10)
     assert refused.value.status_code == 415
@@ -130,12 +130,12 @@ def test_what_is_no_text_and_of_no_known_type_is_refused(api: Api, folder: str) 
     assert api.client.folders.files.list(folder).items == []
 
 
-def test_an_empty_file_is_read(api: Api, folder: str) -> None:
+def test_an_empty_file_is_accepted(api: Api, folder: str) -> None:
     file = put(api, folder, "empty.txt", "")
     assert (file.processing_status, file.total_chunks) == ("completed", 0)
 
 
-def test_a_deleted_folder_takes_its_files_with_it(api: Api) -> None:
+def test_deleting_a_folder_deletes_its_files(api: Api) -> None:
     folder = api.client.folders.create(name=f"gone {time.monotonic_ns()}").id
     file = put(api, folder, "a.txt", "Text.")
     api.client.folders.delete(folder)

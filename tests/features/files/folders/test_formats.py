@@ -43,10 +43,10 @@ def pdf(*pages: str, password: str = "") -> bytes:
         return whole
     writer = PdfWriter(clone_from=io.BytesIO(whole))
     writer.encrypt(password, algorithm="RC4-128")
-    return saved(writer.write)
+    return saved_bytes(writer.write)
 
 
-def saved(write: Callable[[io.BytesIO], object]) -> bytes:
+def saved_bytes(write: Callable[[io.BytesIO], object]) -> bytes:
     out = io.BytesIO()
     write(out)
     return out.getvalue()
@@ -58,7 +58,7 @@ def document() -> bytes:
     made.add_paragraph("Bees make honey.")
     table = made.add_table(1, 2)
     table.cell(0, 0).text, table.cell(0, 1).text = "one", "two"
-    return saved(made.save)
+    return saved_bytes(made.save)
 
 
 def slides() -> bytes:
@@ -66,7 +66,7 @@ def slides() -> bytes:
     slide = made.slides.add_slide(made.slide_layouts[0])
     slide.shapes.title.text = "Bees"
     slide.notes_slide.notes_text_frame.text = "Say honey."
-    return saved(made.save)
+    return saved_bytes(made.save)
 
 
 def sheets() -> bytes:
@@ -74,7 +74,7 @@ def sheets() -> bytes:
     made.active.title = "Prices"
     made.active.append(["Honey", 7, None])
     made.active.append(["Wax", 2.5])
-    return saved(made.save)
+    return saved_bytes(made.save)
 
 
 def mail() -> bytes:
@@ -211,7 +211,7 @@ HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str | None]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_hostile_file_harms_nothing(api: Api, folder: str, name: str) -> None:
+def test_hostile_files_are_refused_or_read_safely(api: Api, folder: str, name: str) -> None:
     content, why = HOSTILE[name]
     data = content() if callable(content) else content
     answer = api.http.post(

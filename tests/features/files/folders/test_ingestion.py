@@ -62,7 +62,7 @@ async def count(stage: Stage) -> int:
     )
 
 
-async def test_killed_at_every_write_it_goes_on_and_stores_nothing_twice(stage: Stage) -> None:
+async def test_ingestion_killed_at_any_write_continues_without_duplicates(stage: Stage) -> None:
     assert len(list(chunks_of(TEXT))) == CHUNKS
     file = await uploaded(stage)
     kills = 0
@@ -74,7 +74,8 @@ async def test_killed_at_every_write_it_goes_on_and_stores_nothing_twice(stage: 
                 kills += 1
                 continue
         break
-    assert kills == 2  # of three portions
+    # Only the last of three portions ends without a kill.
+    assert kills == 2
     read = await stage.store.read(lambda tx: queries.get_file(tx, SCOPE, file.id))
     assert (read.status, read.total_chunks, read.chunks_done, read.lines) == (
         "completed",
@@ -92,7 +93,7 @@ async def test_killed_at_every_write_it_goes_on_and_stores_nothing_twice(stage: 
 
 
 @pytest.mark.parametrize("writes", range(4))
-async def test_deleted_while_it_is_read_it_leaves_nothing(stage: Stage, writes: int) -> None:
+async def test_a_file_deleted_during_ingestion_leaves_nothing(stage: Stage, writes: int) -> None:
     file = await uploaded(stage)
     with killed_after(stage.runtime, writes), suppress(asyncio.CancelledError):
         await ingest(stage, file)
@@ -110,7 +111,7 @@ async def test_deleted_while_it_is_read_it_leaves_nothing(stage: Stage, writes: 
         assert left[0][0] == (1 if table.name == "folders" else 0), table.name
 
 
-async def test_of_a_deleted_folder_nothing_is_left(stage: Stage) -> None:
+async def test_a_deleted_folder_leaves_no_rows(stage: Stage) -> None:
     file = await uploaded(stage)
     await ingest(stage, file)
     await stage.store.write(lambda tx: service.delete_folder(tx, SCOPE, file.folder_id))
@@ -123,7 +124,7 @@ async def test_of_a_deleted_folder_nothing_is_left(stage: Stage) -> None:
         assert left[0][0] == 0, table.name
 
 
-async def test_a_full_disk_leaves_no_half_file(stage: Stage) -> None:
+async def test_a_full_disk_leaves_no_partial_file(stage: Stage) -> None:
     file = await uploaded(stage)
     await broken(stage.store, "INSERT ON passages")
     with pytest.raises(Exception, match="disk is full"):
@@ -148,7 +149,7 @@ async def test_a_kill_of_the_server_leaves_no_half_file_and_the_next_one_goes_on
 async def kill_while_files_are_read(server: AttackedServer, number: int) -> None:
     """Upload a text and a document, delete a file, and kill the server meanwhile.
 
-    Then check what the next server makes of it.
+    Then check the files on the next server.
     """
     made = await server.http.post("/v1/folders/", json={"name": f"folder {number}"})
     home = f"/v1/folders/{made.json()['id']}"

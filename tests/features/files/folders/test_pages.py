@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.features.web.pages.test_home import visitor
 
 
-def test_a_folder_is_made_filled_given_and_deleted(tmp_path: Path) -> None:
+def test_a_folder_can_be_created_filled_attached_and_deleted_on_its_page(tmp_path: Path) -> None:
     with visitor(tmp_path) as browser:
         assert "There are no folders yet" in browser.get("/ui/files").text
         sent = {"name": "<b>Shelf</b>", "description": "Our <i>texts</i>.", "instructions": ""}

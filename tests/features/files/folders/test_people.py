@@ -41,7 +41,7 @@ def say(world: World, key: str, agent: str, *lines: object) -> str:
     return "\n".join([world.server.model.requests[-1].messages[0].text, *answers])
 
 
-def test_a_users_folder_is_hers_alone_and_goes_with_her(world: World) -> None:
+def test_a_users_folder_is_private_and_erased_with_the_user(world: World) -> None:
     ada, bob = world.ada, world.shared["bob"]
     own = world.ask(ada, "POST", "/v1/folders/", json={"name": "Mine"})
     assert own["user_id"] == world.id_of("ada")
@@ -119,7 +119,7 @@ def test_a_users_folder_is_hers_alone_and_goes_with_her(world: World) -> None:
     )
 
 
-def test_an_operator_makes_a_folder_for_a_user(world: World) -> None:
+def test_an_operator_can_create_a_folder_for_a_user(world: World) -> None:
     made = world.ask(OPERATOR, "POST", "/v1/folders/", json={"name": "For Bob", "user": "bob"})
     assert made["user_id"] == world.id_of("bob")
     assert world.ask(world.shared["bob"], "GET", f"/v1/folders/{made['id']}")["name"] == "For Bob"

@@ -110,7 +110,7 @@ def rendered(folder: Path, content: str, title: str = "Notes") -> tuple[bytes, d
     return run(work())
 
 
-def test_notes_become_a_pdf_of_this_user_and_the_model_gets_its_address_alone(
+def test_notes_become_a_private_pdf_and_the_model_gets_only_its_address(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     events = notes(server, http, "ada", TITLE, BODY)
@@ -129,7 +129,7 @@ def test_notes_become_a_pdf_of_this_user_and_the_model_gets_its_address_alone(
     notes(server, http, "ada", TITLE, "Shorter.")
     assert result(server)["pages"] == 1
     assert len(ok(http.get("/users/ada/workspace/files"))) == 1
-    # Another user cannot read it, also not through one of their folders.
+    # Another user cannot read the file, not even through one of their folders.
     ok(http.put("/users/bob/workspace/files/own.txt", content="Bob's."))
     bob = {"authorization": f"Bearer {server.key(user='bob')}"}
     with server.http(headers=bob) as other:
@@ -139,7 +139,7 @@ def test_notes_become_a_pdf_of_this_user_and_the_model_gets_its_address_alone(
         refused(other.get("/users/bob/latex/..%2Fada%2Fnotes"), 400)
 
 
-def test_open_webui_shows_them_beside_the_answer(
+def test_open_webui_shows_the_pdf_beside_the_answer(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     path = Path(__file__).parents[4] / "ricordo/features/openwebui/mirror/pipe.py"
@@ -172,7 +172,7 @@ def test_open_webui_shows_them_beside_the_answer(
     assert "limits.pdf" in embeds[0]
 
 
-def test_the_viewer_shows_every_page_in_the_server_and_inside_other_programs(
+def test_the_viewer_shows_every_page_also_inside_an_iframe(
     browser: Browser, server: ServerInThread, http: httpx2.Client
 ) -> None:
     events = notes(server, http, "eve", TITLE, BODY)
@@ -222,7 +222,7 @@ def test_errors_name_the_lines_of_the_content(tmp_path: Path) -> None:
         )
 
 
-def test_a_title_is_text_and_nothing_else() -> None:
+def test_latex_in_a_title_is_escaped() -> None:
     made = document("A\n\\write18{id} $x$\x00\u202e", "Body.")
     assert (
         "\\title{A \\textbackslash{}write18\\{id\\} \\$x\\$}\\begin{document}\\maketitle\nBody.\n"
@@ -270,7 +270,9 @@ FEW = ("a file of the system", "a file to write", "a command", "in place of the 
 
 
 @pytest.mark.parametrize("names", short_and_long((FEW,), (tuple(HOSTILE),)))
-def test_a_document_reaches_no_file_and_no_program(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_document_cannot_read_files_or_run_programs(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
     for name, refusal in zip(
         names, refusals_of(tmp_path, [HOSTILE[name] for name in names]), strict=True
     ):
@@ -279,7 +281,7 @@ def test_a_document_reaches_no_file_and_no_program(names: tuple[str, ...], tmp_p
     assert not Path("/tmp/ricordo-written.txt").exists()
 
 
-def test_the_files_of_the_server_and_of_other_users_are_not_there(tmp_path: Path) -> None:
+def test_a_document_cannot_read_the_servers_files(tmp_path: Path) -> None:
     """Files of workspaces are rows of the database.
 
     LaTeX can read neither the database nor other files in its folder.
@@ -299,7 +301,7 @@ ENDLESS = (
 
 
 @pytest.mark.parametrize("count", short_and_long(1, len(ENDLESS)))
-def test_a_document_without_end_is_stopped(
+def test_endless_documents_are_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(
@@ -310,7 +312,7 @@ def test_a_document_without_end_is_stopped(
         assert why in refusal, content
 
 
-def test_a_full_workspace_takes_no_notes(
+def test_a_full_workspace_refuses_notes(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_WORKSPACE_FILES", "1")
@@ -320,7 +322,7 @@ def test_a_full_workspace_takes_no_notes(
     assert "The workspace has 1 files, and no more are allowed" in result(server)
 
 
-def test_without_a_latex_the_agent_and_the_operator_learn_what_to_install(
+def test_a_missing_latex_is_reported_with_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert engine.findings(Settings(data_dir=tmp_path)) == [pdflatex()]
@@ -331,7 +333,7 @@ def test_without_a_latex_the_agent_and_the_operator_learn_what_to_install(
     assert finding.startswith("no LaTeX: ")
 
 
-def test_tectonic_is_called_offline_and_untrusting_where_it_is_what_there_is(
+def test_tectonic_is_called_offline_and_untrusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tests cannot install Tectonic.
@@ -358,6 +360,6 @@ def test_tectonic_is_called_offline_and_untrusting_where_it_is_what_there_is(
     "title",
     ["作" * 50, "é" * 80, "Ж" * 60, "🙂" * 40, "한국어 " * 20, "ก" * 60, "İ" * 60, "__", "Limits"],
 )
-def test_a_title_in_any_script_becomes_a_path_that_a_workspace_can_store(title: str) -> None:
+def test_a_title_in_any_script_becomes_a_valid_workspace_path(title: str) -> None:
     path = f"notes/{file_name(title)}.pdf"
     assert path_of(path) == path

@@ -64,7 +64,7 @@ def token(world: World, key: str, agent: str, *access: str, **more: Any) -> str:
     )
 
 
-def is_in(cell: Cell, *names: str) -> bool:
+def has_access(cell: Cell, *names: str) -> bool:
     name = f"{cell.method} {cell.path}".replace(":path", "").replace("{", "<").replace("}", ">")
     lines = [line.strip() for each in names for line in REACHED[each].strip().splitlines()]
     return any(re.fullmatch(line, name) for line in lines)
@@ -79,12 +79,12 @@ def other(world: World) -> str:
     )
 
 
-def everything(cells: list[Cell]) -> list[Cell]:
+def all_cells(cells: list[Cell]) -> list[Cell]:
     return [*cells, *(Cell(method, path, ()) for method, path in OTHER_ROUTES)]
 
 
 @pytest.mark.parametrize("of_all", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_token_for_another_agent_reaches_nothing_of_what_its_maker_has(
+def test_a_token_for_another_agent_reaches_none_of_its_creators_data(
     world: World, cells: list[Cell], watch: Watch, hers: dict[str, str], other: str, *, of_all: bool
 ) -> None:
     """Ada's key may do all of this; her token is for an agent that she did not use here.
@@ -92,20 +92,20 @@ def test_a_token_for_another_agent_reaches_nothing_of_what_its_maker_has(
     The next test has the routes that no token reaches, whatever its agent.
     """
     headers = bearer(token(world, world.ada, other))
-    asked = everything(cells) if of_all else [cell for cell in cells if is_in(cell, *ALL)]
+    asked = all_cells(cells) if of_all else [cell for cell in cells if has_access(cell, *ALL)]
     require_refused(world, watch, asked, (401, 403, 404), headers, hers)
 
 
-def test_a_token_reaches_what_is_listed_and_no_other_route(
+def test_a_token_reaches_only_the_listed_routes(
     world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     made = bearer(token(world, world.ada, hers["agent_id"]))
-    listed = [cell for cell in cells if is_in(cell, *ALL)]
+    listed = [cell for cell in cells if has_access(cell, *ALL)]
     assert len(listed) == 21
     require_refused(
         world,
         watch,
-        [cell for cell in everything(cells) if cell not in listed],
+        [cell for cell in all_cells(cells) if cell not in listed],
         (401, 403),
         made,
         hers,
@@ -113,12 +113,12 @@ def test_a_token_reaches_what_is_listed_and_no_other_route(
 
 
 @pytest.mark.parametrize("access", ALL)
-def test_each_access_opens_its_own_routes_alone(
+def test_each_access_opens_only_its_own_routes(
     access: str, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     made = bearer(token(world, world.ada, hers["agent_id"], access))
-    open_cells = [cell for cell in cells if is_in(cell, access)]
-    closed = [cell for cell in cells if is_in(cell, *(one for one in ALL if one != access))]
+    open_cells = [cell for cell in cells if has_access(cell, access)]
+    closed = [cell for cell in cells if has_access(cell, *(one for one in ALL if one != access))]
     require_refused(world, watch, closed, (403, 404), made, hers)
     for cell in open_cells:
         body = (
@@ -233,7 +233,7 @@ NAMED: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def test_nothing_else_can_be_named_beside_the_path(
+def test_a_token_cannot_reach_other_objects_by_parameters_or_headers(
     world: World, watch: Watch, hers: dict[str, str], other: str
 ) -> None:
     made = bearer(token(world, world.ada, other))
@@ -249,7 +249,7 @@ def test_nothing_else_can_be_named_beside_the_path(
         assert watch.changes() == [], (method, path, given)
 
 
-def test_a_message_of_a_browser_is_a_users(
+def test_a_browser_token_can_send_user_messages_only(
     world: World, watch: Watch, hers: dict[str, str], other: str
 ) -> None:
     made = bearer(token(world, world.ada, other))
@@ -275,7 +275,7 @@ def test_a_message_of_a_browser_is_a_users(
         assert world.http.post(paths[0], headers=made, json={"messages": [said]}).status_code == 200
 
 
-def test_no_other_way_in_makes_a_token_more(
+def test_a_token_has_no_more_rights_as_login_cookie_or_password(
     world: World, watch: Watch, hers: dict[str, str], other: str
 ) -> None:
     made = token(world, world.ada, other)
@@ -293,7 +293,7 @@ def test_no_other_way_in_makes_a_token_more(
             assert world.http.get(path, headers=headers).status_code in (401, 403), (headers, path)
 
 
-def test_a_token_of_no_user_sees_what_is_shared_alone(world: World, hers: dict[str, str]) -> None:
+def test_a_token_without_a_user_sees_only_shared_data(world: World, hers: dict[str, str]) -> None:
     made = token(world, OPERATOR, hers["agent_id"])
     found = world.ask(made, "GET", "/v1/conversations/", params={"agent_id": hers["agent_id"]})
     assert hers["conversation_id"] not in [one["id"] for one in found]
@@ -306,7 +306,7 @@ def test_a_token_of_no_user_sees_what_is_shared_alone(world: World, hers: dict[s
     assert world.ask(made, "GET", f"/v1/agents/{hers['agent_id']}")["id"] == hers["agent_id"]
 
 
-def test_a_service_makes_a_token_for_its_user(world: World, hers: dict[str, str]) -> None:
+def test_a_service_can_create_a_token_for_its_user(world: World, hers: dict[str, str]) -> None:
     service = world.key("shop", "service")
     made = token(
         world, service, hers["agent_id"], "read_messages", headers={"x-ricordo-user": "ada"}
@@ -321,18 +321,16 @@ def test_a_service_makes_a_token_for_its_user(world: World, hers: dict[str, str]
     assert answer.status_code == 403
 
 
-def test_the_routes_that_are_listed_are_the_routes_that_are_matched(
-    world: World, cells: list[Cell]
-) -> None:
+def test_each_listed_route_matches_only_itself(world: World, cells: list[Cell]) -> None:
     """A listed path must not match another route."""
-    for cell in (cell for cell in cells if is_in(cell, *ALL)):
+    for cell in (cell for cell in cells if has_access(cell, *ALL)):
         values = {
             name: f"{kind}-00000000-0000-4000-8000-000000000000" for name, kind in IDS.items()
         } | {"block_label": "x"}
         path = fill(cell.path, values)
         found = [way for way in WAYS if way.method == cell.method and way.path.fullmatch(path)]
         assert len(found) == 1, cell
-        assert is_in(cell, found[0].access)
+        assert has_access(cell, found[0].access)
         routes = [route for route in world.server.app.routes if isinstance(route, GuardedRoute)]
         first = next(
             route

@@ -51,7 +51,7 @@ def policy(agent: str, *access: str) -> Any:
     return [{"type": "agent", "id": agent, "access": access or ("read_messages", "write_messages")}]
 
 
-def refuses(server: ServerInThread, token: str, agent: str) -> None:
+def wait_until_refused(server: ServerInThread, token: str, agent: str) -> None:
     """Wait until the server refuses the token."""
     client, end = server.client(api_key=token), time.monotonic() + LIMIT
     while time.monotonic() < end:
@@ -63,7 +63,7 @@ def refuses(server: ServerInThread, token: str, agent: str) -> None:
     raise AssertionError("the token still works")
 
 
-def test_a_page_talks_with_an_agent_by_its_token(server: ServerInThread, agent: str) -> None:
+def test_a_token_lets_a_page_send_messages_to_its_agent(server: ServerInThread, agent: str) -> None:
     ada = server.client(api_key=server.key("ada"))
     made = ada.access_tokens.create(hostname="HTTPS://App.example.org:443/", policy=policy(agent))
     assert made.hostname == PAGES
@@ -92,7 +92,7 @@ def test_a_page_talks_with_an_agent_by_its_token(server: ServerInThread, agent: 
     assert made.token[: len("ricordo_token_") + 5] not in str(rows)
 
 
-def test_tokens_are_listed_by_who_made_them_and_deleted(
+def test_users_list_and_delete_their_own_tokens(
     server: ServerInThread, boss: StrictLetta, agent: str
 ) -> None:
     bea, eve = server.client(api_key=server.key("bea")), server.client(api_key=server.key("eve"))
@@ -112,13 +112,13 @@ def test_tokens_are_listed_by_who_made_them_and_deleted(
         with pytest.raises(NotFoundError):
             eve.access_tokens.delete(id)
     bea.access_tokens.delete(listed.token)
-    refuses(server, made[1].token, other)
+    wait_until_refused(server, made[1].token, other)
     bea.access_tokens.delete(made[0].token)
-    refuses(server, made[0].token, agent)
+    wait_until_refused(server, made[0].token, agent)
     assert server.client(api_key=made[2].token).agents.messages.list(agent).items
 
 
-def test_a_token_dies_with_what_it_hangs_on(
+def test_a_token_ends_with_its_key_user_or_agent(
     server: ServerInThread, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.api.authentication._FRESH", 0)
@@ -136,27 +136,27 @@ def test_a_token_dies_with_what_it_hangs_on(
 
     expired = made(server.key("fay"))
     changed(api_keys, (api_keys.c.kind == "token") & (api_keys.c.expires_at > 0), expires_at=1)
-    refuses(server, expired, agent)
+    wait_until_refused(server, expired, agent)
     revoked = made(server.key("gil"))
     changed(api_keys, api_keys.c.name == "gil's", revoked_at=1)
-    refuses(server, revoked, agent)
+    wait_until_refused(server, revoked, agent)
     disabled = made(server.key("hal"))
     changed(user_rows, user_rows.c.identifier == "hal", disabled_at=1)
-    refuses(server, disabled, agent)
+    wait_until_refused(server, disabled, agent)
     service_key = server.key(role="service")
     of_user = made(service_key, **{"x-ricordo-user": "ida"})
     changed(user_rows, user_rows.c.identifier == "ida", disabled_at=1)
-    refuses(server, of_user, agent)
+    wait_until_refused(server, of_user, agent)
     of_service = made(service_key, **{"x-ricordo-user": "joe"})
     changed(api_keys, api_keys.c.role == "service", revoked_at=1)
-    refuses(server, of_service, agent)
+    wait_until_refused(server, of_service, agent)
     forgotten = made(server.key("kim"))
     with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http:
         http.delete("/users/kim")
-    refuses(server, forgotten, agent)
+    wait_until_refused(server, forgotten, agent)
 
 
-def test_nobody_gives_more_than_they_have(
+def test_a_token_cannot_have_more_scopes_than_its_creator(
     server: ServerInThread, boss: StrictLetta, agent: str
 ) -> None:
     mia = server.client(api_key=server.key("mia"))
@@ -201,7 +201,7 @@ def test_nobody_gives_more_than_they_have(
         ({"policy": [{"type": "agent", "id": "{agent}", "access": ["admin"]}]}, "read_agent"),
     ],
 )
-def test_what_makes_no_token_is_refused_with_words(
+def test_invalid_token_requests_are_refused_with_a_reason(
     server: ServerInThread, agent: str, given: dict[str, Any], words: str
 ) -> None:
     body: dict[str, Any] = {"hostname": PAGES, "policy": policy(agent)} | given
@@ -212,7 +212,7 @@ def test_what_makes_no_token_is_refused_with_words(
     assert words in answer.text
 
 
-def test_there_are_only_so_many(
+def test_the_number_of_tokens_is_limited(
     server: ServerInThread, boss: StrictLetta, agent: str, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(service, "MOST", 0)
@@ -224,7 +224,7 @@ def test_there_are_only_so_many(
         )
 
 
-def test_browsers_of_the_origin_alone_may_read_the_answers(
+def test_only_pages_of_the_tokens_origin_may_read_responses(
     server: ServerInThread, agent: str
 ) -> None:
     token = (
@@ -281,7 +281,7 @@ def test_browsers_of_the_origin_alone_may_read_the_answers(
             assert "access-control-allow-origin" not in answer.headers
 
 
-def test_without_keys_a_token_is_as_narrow(tmp_path: Path) -> None:
+def test_without_api_keys_a_token_is_restricted_too(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         local = server.client()
         agent, other = (local.agents.create(model=MODEL).id for _ in range(2))
@@ -311,5 +311,5 @@ def test_without_keys_a_token_is_as_narrow(tmp_path: Path) -> None:
         ("http://[::1", ""),
     ],
 )
-def test_an_origin_is_as_browsers_write_it(url: str, origin: str) -> None:
+def test_origins_are_normalized_as_browsers_do(url: str, origin: str) -> None:
     assert origin_of(url) == origin

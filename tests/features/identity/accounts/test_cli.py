@@ -26,7 +26,7 @@ def status(address: str, key: str | None = None) -> int:
 
 
 @pytest.mark.parametrize("has_server", [True, False])
-def test_a_key_is_made_listed_and_revoked(shell: Shell, has_server: bool) -> None:
+def test_the_key_command_creates_lists_and_revokes_keys(shell: Shell, has_server: bool) -> None:
     def go(*server: str) -> None:
         made = run(
             shell, "key", "create", "--user", "ada", "--role", "admin", "--expires", "30d", *server
@@ -71,7 +71,7 @@ def test_a_key_is_made_listed_and_revoked(shell: Shell, has_server: bool) -> Non
         assert status(server.address, made.stdout.strip()) == 200
 
 
-def test_it_says_what_is_wrong(shell: Shell) -> None:
+def test_the_key_command_reports_invalid_arguments(shell: Shell) -> None:
     assert (
         "no date such as"
         in run(shell, "key", "create", "--user", "ada", "--expires", "soon", code=2).stderr
@@ -84,7 +84,7 @@ def test_it_says_what_is_wrong(shell: Shell) -> None:
     assert "not found" in run(shell, "key", "revoke", "key-1", code=2).stderr
 
 
-def test_a_server_that_others_can_reach_starts_with_a_key_alone(shell: Shell) -> None:
+def test_a_publicly_reachable_server_needs_a_key_to_start(shell: Shell) -> None:
     everywhere = {"RICORDO_HOST": "0.0.0.0"}  # noqa: S104
     refused = run(shell, "serve", "--port", "0", code=2, **everywhere)
     assert "RICORDO_API_KEY" in refused.stderr
@@ -99,7 +99,7 @@ def test_a_server_that_others_can_reach_starts_with_a_key_alone(shell: Shell) ->
         assert "every request needs one: stored keys" in shell.run("doctor", **everywhere).stdout
 
 
-def test_users_and_organizations(shell: Shell) -> None:
+def test_the_user_and_organization_commands_work_on_a_running_server(shell: Shell) -> None:
     with shell.serving() as server:
         to = ("--server", server.address)
         assert (
@@ -119,7 +119,7 @@ def test_users_and_organizations(shell: Shell) -> None:
         assert "lovelace" not in run(shell, "user", "list", *to).stdout
 
 
-def test_people_are_invited_by_a_file_or_by_name(shell: Shell) -> None:
+def test_people_can_be_invited_by_file_or_by_name(shell: Shell) -> None:
     file = shell.folder / "class.csv"
     file.write_bytes("Name;E-Mail\r\nZoë;zoe@example.org\r\nBen;\r\n".encode("utf-16"))
     refused = run(shell, "user", "invite", "Ada", code=2)

@@ -20,7 +20,7 @@ def identity(http: httpx2.Client, **body: Any) -> dict[str, Any]:
     return made
 
 
-def test_an_identity_is_the_same_person_as_a_user(http: httpx2.Client) -> None:
+def test_an_identity_and_its_user_are_the_same_person(http: httpx2.Client) -> None:
     property = {"key": "level", "value": 7, "type": "number"}
     made = ok(http.post("/v1/identities/", json={**ADA, "properties": [property]}))
     assert made["id"].startswith("identity-")
@@ -43,7 +43,7 @@ def test_an_identity_is_the_same_person_as_a_user(http: httpx2.Client) -> None:
     assert refused(http.get(path), 404)
 
 
-def test_an_agent_is_kept_to_its_users(locked: ServerInThread, http: httpx2.Client) -> None:
+def test_an_agent_can_be_restricted_to_users(locked: ServerInThread, http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Tutor"}))["id"]
     bea = identity(http, identifier_key="bea")
     keys = {name: bearer(make_key(http, user=name)) for name in ("bea", "eve")}
@@ -83,7 +83,7 @@ def test_an_agent_is_kept_to_its_users(locked: ServerInThread, http: httpx2.Clie
     ok(http.get(f"/v1/agents/{agent}", headers=keys["eve"]))
 
 
-def test_an_agent_whose_only_user_was_forgotten_is_not_everybodys(http: httpx2.Client) -> None:
+def test_an_agent_stays_restricted_after_its_only_user_was_erased(http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
     gus = identity(http, identifier_key="gus", agent_ids=[agent])
     eve = bearer(make_key(http, user="eve"))
@@ -135,7 +135,7 @@ def test_blocks_are_attached_to_identities(http: httpx2.Client) -> None:
     assert refused(http.patch(f"/v1/blocks/{block}/identities/attach/{new_id('identity')}"), 404)
 
 
-def test_to_attach_takes_the_scope_of_agents_and_properties_are_bounded(
+def test_attaching_an_identity_needs_agents_write_and_properties_are_bounded(
     http: httpx2.Client, locked: ServerInThread
 ) -> None:
     made = identity(http, identifier_key="kim")
@@ -155,7 +155,7 @@ def test_to_attach_takes_the_scope_of_agents_and_properties_are_bounded(
     assert ok(http.get(f"/v1/identities/{made['id']}")) == made
 
 
-def test_what_lists_agents_and_archives_leaves_out_agents_that_are_kept_to_others(
+def test_lists_of_agents_and_archives_omit_agents_restricted_to_others(
     http: httpx2.Client, locked: ServerInThread
 ) -> None:
     kept = identity(http, identifier_key="lea")
@@ -177,7 +177,9 @@ def test_what_lists_agents_and_archives_leaves_out_agents_that_are_kept_to_other
     assert [len(one) for one in listed] == [0, 1]
 
 
-def test_identities_are_given_with_the_agent(locked: ServerInThread, http: httpx2.Client) -> None:
+def test_identities_can_be_set_when_creating_or_updating_an_agent(
+    locked: ServerInThread, http: httpx2.Client
+) -> None:
     cai, dan = (identity(http, identifier_key=name)["id"] for name in ("cai", "dan"))
     key = bearer(make_key(http, user="cai"))
     other = bearer(make_key(http, user="fay"))

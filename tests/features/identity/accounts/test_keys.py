@@ -53,7 +53,7 @@ def test_a_revoked_key_is_refused_at_once(http: httpx2.Client) -> None:
     assert ok(http.delete(f"/v1/keys/{made['id']}")) == revoked
 
 
-def test_an_expired_key_cannot_be_made_and_both_ways_to_say_it_are_one_too_many(
+def test_a_keys_expiry_must_be_in_the_future_and_given_once(
     http: httpx2.Client,
 ) -> None:
     soon, past = datetime.now(UTC) + timedelta(days=1), datetime.now(UTC) - timedelta(days=1)
@@ -68,7 +68,7 @@ def test_an_expired_key_cannot_be_made_and_both_ways_to_say_it_are_one_too_many(
     assert "Leave one out" in refused(http.post("/v1/keys/", json=both), 400)
 
 
-def test_unknown_scopes_are_refused_with_those_there_are(http: httpx2.Client) -> None:
+def test_unknown_scopes_and_roles_are_refused_with_the_known_ones(http: httpx2.Client) -> None:
     said = refused(http.post("/v1/keys/", json={"user": "ada", "scopes": ["memory:raed"]}), 400)
     assert '"memory:raed"' in said
     assert all(scope in said for scope in ALL_SCOPES)
@@ -82,7 +82,7 @@ def test_unknown_scopes_are_refused_with_those_there_are(http: httpx2.Client) ->
     assert http.post("/v1/keys/", json={"user": "ada", "role": "king"}).status_code == 422
 
 
-def test_nobody_gives_a_key_more_than_they_have(http: httpx2.Client) -> None:
+def test_a_key_cannot_have_more_scopes_than_its_creator(http: httpx2.Client) -> None:
     boss = make_key(http, user="boss", role="admin")
     assert not {"memory:override", "users:impersonate"} & set(boss["scopes"])
     override = make_key(http, boss, user="boss", role="admin", scopes=["memory:override", "admin"])
@@ -101,7 +101,7 @@ def test_nobody_gives_a_key_more_than_they_have(http: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize("role", ["user", "developer", "service"])
-def test_only_administrators_see_and_make_keys(http: httpx2.Client, role: str) -> None:
+def test_only_administrators_list_create_and_revoke_keys(http: httpx2.Client, role: str) -> None:
     who = {} if role == "service" else {"user": "bob"}
     bob = bearer(make_key(http, role=role, name="bob", **who))
     body = {"user": "bob", "role": "admin"}
@@ -110,7 +110,7 @@ def test_only_administrators_see_and_make_keys(http: httpx2.Client, role: str) -
     assert "lacks the scope admin" in refused(http.delete("/v1/keys/key-x", headers=bob), 403)
 
 
-def test_the_first_key_closes_a_server_that_had_none(tmp_path: Path) -> None:
+def test_after_the_first_key_every_request_needs_one(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         first = make_key(http, user="ada", role="admin")
         assert first["is_first"]
@@ -120,7 +120,7 @@ def test_the_first_key_closes_a_server_that_had_none(tmp_path: Path) -> None:
         assert http.get("/").status_code == 200
 
 
-def test_forgetting_the_users_of_all_keys_opens_nothing(tmp_path: Path) -> None:
+def test_a_server_stays_closed_after_all_key_users_were_erased(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         key = make_key(http, user="ada", role="admin")
         gone = http.delete("/users/ada", headers=bearer(key))
@@ -129,7 +129,7 @@ def test_forgetting_the_users_of_all_keys_opens_nothing(tmp_path: Path) -> None:
         assert http.get("/v1/agents/").status_code == 401
 
 
-def test_whoever_reads_the_data_folder_is_the_operator_on_this_machine_alone(
+def test_the_operator_token_from_the_data_folder_works_only_locally(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path) as server, server.http() as http:
@@ -154,7 +154,7 @@ def test_whoever_reads_the_data_folder_is_the_operator_on_this_machine_alone(
             ), forged
 
 
-def test_a_token_of_the_operator_ends_and_needs_the_secret(
+def test_an_operator_token_expires_and_needs_the_servers_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert operator_token(tmp_path) is None
@@ -170,7 +170,7 @@ def test_a_token_of_the_operator_ends_and_needs_the_secret(
     assert not is_operator_token(one, token)
 
 
-def test_the_page_about_keys_names_every_scope_and_what_each_role_has() -> None:
+def test_the_keys_page_lists_every_scope_and_the_scopes_of_each_role() -> None:
     page = (Path(__file__).parents[4] / "docs" / "operate" / "keys.md").read_text()
     scopes, roles = (
         page.split("| scope | allows |")[1].split("## Users")[0],
@@ -198,7 +198,7 @@ def rows(table: str) -> list[str]:
     ]
 
 
-def test_a_key_in_a_text_is_a_secret(http: httpx2.Client) -> None:
+def test_api_keys_in_texts_are_redacted(http: httpx2.Client) -> None:
     # Of 3,000 keys, the second is the one whose dashes leave no long piece.
     for key in (
         make_key(http, user="ada")["key"],

@@ -1,6 +1,6 @@
 """Users and organizations over HTTP: created, renamed, disabled, deleted.
 
-Organizations see nothing of each other.
+An organization sees no data of another organization.
 """
 
 from typing import Any
@@ -36,7 +36,7 @@ def test_a_renamed_user_keeps_memory_and_keys(http: httpx2.Client) -> None:
     assert ok(http.patch("/v1/users/lovelace", json={"email": ""}))["email"] is None
 
 
-def test_what_a_user_cannot_be_is_said(http: httpx2.Client) -> None:
+def test_invalid_users_are_refused_with_a_reason(http: httpx2.Client) -> None:
     make_user(http, "one"), make_user(http, "two")
     assert 'A user "one" already exists' in refused(
         http.post("/v1/users/", json={"name": "one"}), 409
@@ -55,7 +55,7 @@ def test_what_a_user_cannot_be_is_said(http: httpx2.Client) -> None:
     )
 
 
-def test_a_disabled_user_is_refused_at_once_with_every_key_and_by_whoever_acts_for_them(
+def test_a_disabled_user_is_refused_directly_and_by_impersonation(
     http: httpx2.Client,
 ) -> None:
     make_user(http, "dan")
@@ -74,7 +74,7 @@ def test_a_disabled_user_is_refused_at_once_with_every_key_and_by_whoever_acts_f
     ok(http.get("/v1/agents/", headers=bearer(key)))
 
 
-def test_a_deleted_user_is_forgotten(http: httpx2.Client) -> None:
+def test_deleting_a_user_erases_them(http: httpx2.Client) -> None:
     make_user(http, "eve")
     key = make_key(http, user="eve")
     assert http.delete("/v1/users/eve").status_code in (200, 202)
@@ -82,7 +82,7 @@ def test_a_deleted_user_is_forgotten(http: httpx2.Client) -> None:
     assert refused(http.get("/v1/agents/", headers=bearer(key)), 401)
 
 
-def test_only_who_sees_the_organization_changes_its_users(http: httpx2.Client) -> None:
+def test_a_users_own_key_cannot_change_create_or_delete_users(http: httpx2.Client) -> None:
     make_user(http, "fay"), make_user(http, "gil")
     key = make_key(http, user="fay", scopes=["users:read", "users:write"])
     (seen,) = ok(http.get("/v1/users/", headers=bearer(key)))
@@ -107,7 +107,7 @@ def acme(http: httpx2.Client) -> dict[str, str]:
     return bearer(key)
 
 
-def test_nothing_of_one_organization_is_seen_in_another(
+def test_organizations_cannot_see_each_others_data(
     locked: ServerInThread, http: httpx2.Client, acme: dict[str, str]
 ) -> None:
     make_user(http, "vuqkz")
@@ -150,7 +150,7 @@ def test_nothing_of_one_organization_is_seen_in_another(
     assert {one["name"] for one in ok(http.get("/v1/users/", headers=acme))} == {"boss"}
 
 
-def test_only_the_operator_makes_organizations_and_reaches_into_them(
+def test_only_the_operator_creates_and_accesses_organizations(
     http: httpx2.Client, acme: dict[str, str]
 ) -> None:
     admin = bearer(make_key(http, user="admin", role="admin"))
@@ -170,7 +170,7 @@ def test_only_the_operator_makes_organizations_and_reaches_into_them(
     assert boss["role"] == "admin"
 
 
-def test_a_name_that_only_case_or_width_tells_from_another_makes_no_second_user(
+def test_names_that_differ_only_in_case_or_width_are_one_user(
     http: httpx2.Client,
 ) -> None:
     mary, umlaut = make_user(http, "Mary.Ann"), make_user(http, "Ärger")
@@ -197,8 +197,7 @@ def test_a_name_that_only_case_or_width_tells_from_another_makes_no_second_user(
     assert "looks the same" in refused(
         http.patch(f"/v1/users/{wide['id']}", json={"identifier": "mary.Ann"}), 409
     )
-    # A user's name may change in this way, and other changes of users with similar names do not
-    # matter.
+    # A new identifier may look like the user's own old one. Names of users may always look alike.
     assert (
         ok(http.patch(f"/v1/users/{wide['id']}", json={"identifier": "Eve"}))["identifier"] == "Eve"
     )

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from sqlalchemy import text
 
-from ricordo.errors import Invalid
+from ricordo.errors import DatabaseFailed, Invalid
 from ricordo.settings import load_settings
 from tests.features.identity.login.provider import CLIENT, SECRET, TestProvider, providing
 from tests.seams.http import ok, refused
@@ -89,7 +89,7 @@ def name_of(provider: TestProvider, subject: str = "42") -> str:
     return f"{urlsplit(provider.issuer).netloc}:realms:school|{subject}"
 
 
-def test_whoever_logs_in_has_a_session_of_their_own_memory_alone(
+def test_a_login_opens_a_session_for_the_users_own_memory(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     assert refused(browser.get("/users/ada/blocks"), 401)
@@ -172,7 +172,7 @@ def test_only_pages_of_this_server_may_write_with_a_session(
     assert browser.put(mine, json=block, headers={"origin": server.url}).status_code in (200, 201)
 
 
-def test_a_session_ends_with_logout_also_for_whoever_kept_the_cookie(
+def test_a_logout_ends_the_session_also_for_a_copied_cookie(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     log_in(browser)
@@ -191,9 +191,7 @@ def test_a_session_ends_with_logout_also_for_whoever_kept_the_cookie(
     )
 
 
-def test_a_key_is_no_session_and_outlives_a_logout(
-    server: ServerInThread, browser: httpx2.Client
-) -> None:
+def test_an_api_key_cannot_be_logged_out(server: ServerInThread, browser: httpx2.Client) -> None:
     headers = {"authorization": f"Bearer {server.key('carl')}"}
     refused(browser.post("/logout", headers=headers), 400)
     ok(browser.get("/users/carl/blocks", headers=headers))
@@ -225,7 +223,7 @@ def test_a_disabled_user_is_refused(
 
 
 @pytest.mark.parametrize("is_verified", [True, False, "true", None])
-def test_an_address_is_stored_if_the_provider_vouches_for_it(
+def test_an_email_address_is_stored_if_the_provider_verified_it(
     is_verified: Any, provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     subject = f"mail-{is_verified}"
@@ -241,7 +239,7 @@ def test_an_address_is_stored_if_the_provider_vouches_for_it(
     assert (name_of(provider, subject), "ada", expected) in users(server)
 
 
-def test_a_token_signed_with_an_elliptic_curve_counts(
+def test_a_token_signed_with_an_elliptic_curve_is_accepted(
     provider: TestProvider, browser: httpx2.Client
 ) -> None:
     provider.algorithm = "ES256"
@@ -289,7 +287,7 @@ def test_a_token_without_the_providers_signature_is_refused(
     assert server.rows() == before
 
 
-def test_a_login_counts_once_and_in_the_browser_that_began_it(
+def test_a_login_works_once_and_only_in_the_same_browser(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     there = callback(browser)
@@ -312,7 +310,7 @@ def test_a_login_counts_once_and_in_the_browser_that_began_it(
     assert "<a href='/login'>" in page.text
 
 
-def test_a_forged_cookie_of_a_login_is_refused(
+def test_a_forged_login_cookie_is_refused(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     there = callback(browser)
@@ -336,14 +334,14 @@ def test_a_forged_cookie_of_a_login_is_refused(
         "/\x00",
     ],
 )
-def test_a_login_leads_nowhere_but_here(
+def test_a_login_redirects_only_within_this_server(
     elsewhere: str, provider: TestProvider, browser: httpx2.Client
 ) -> None:
     assert "path of this server" in refused(log_in(browser, next=elsewhere), 400)
     assert ATTEMPT not in browser.cookies
 
 
-def test_what_the_provider_refuses_is_refused(
+def test_an_error_of_the_login_provider_refuses_the_login(
     provider: TestProvider, browser: httpx2.Client
 ) -> None:
     provider.error = "access_denied"
@@ -353,7 +351,7 @@ def test_what_the_provider_refuses_is_refused(
     assert ATTEMPT not in browser.cookies
 
 
-def test_a_broken_provider_is_an_error_that_tells_no_secret(
+def test_a_failing_login_provider_is_reported_without_secrets(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     provider.is_broken = True
@@ -364,7 +362,21 @@ def test_a_broken_provider_is_an_error_that_tells_no_secret(
     assert server.rows() == before
 
 
-def test_a_slow_provider_is_not_waited_for(
+def test_a_database_failure_during_a_login_answers_503(
+    provider: TestProvider,
+    server: ServerInThread,
+    browser: httpx2.Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise DatabaseFailed("/srv/ricordo.db: the disk is full.", "full")
+
+    monkeypatch.setattr("ricordo.features.identity.login.routes.open_session", fail)
+    refused(log_in(browser), 503)
+    assert server.provoked()
+
+
+def test_a_slow_login_provider_times_out(
     provider: TestProvider, browser: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.features.identity.login.service._TIMEOUT", 0.3)
@@ -372,7 +384,7 @@ def test_a_slow_provider_is_not_waited_for(
     assert "cannot be reached" in refused(log_in(browser), 502)
 
 
-def test_a_provider_that_is_not_there_or_is_another_is_an_error(
+def test_an_unreachable_or_wrong_login_provider_is_an_error(
     provider: TestProvider, tmp_path: Path
 ) -> None:
     gone = set_up(provider, oidc_issuer="http://127.0.0.1:9")
@@ -391,7 +403,7 @@ def test_a_provider_that_is_not_there_or_is_another_is_an_error(
             refused(log_in(browser), 502)
 
 
-def test_with_a_login_nobody_is_the_local_administrator(
+def test_with_a_login_provider_anonymous_requests_are_refused(
     provider: TestProvider, server: ServerInThread
 ) -> None:
     with server.http() as http:
@@ -399,7 +411,7 @@ def test_with_a_login_nobody_is_the_local_administrator(
         assert http.get("/v1/health/").status_code == 200
 
 
-def test_a_claim_that_is_named_is_the_identifier_but_never_the_id_of_a_user(
+def test_the_configured_claim_is_the_identifier_but_never_a_user_id(
     provider: TestProvider, tmp_path: Path
 ) -> None:
     with serving(tmp_path, **set_up(provider, oidc_claim="email")) as server:
@@ -423,7 +435,7 @@ def test_a_claim_that_is_named_is_the_identifier_but_never_the_id_of_a_user(
             assert "looks like an id" in refused(log_in(browser), 403)
 
 
-def test_cookies_are_for_this_server_alone_and_over_https_only_where_it_has_it(
+def test_login_cookies_are_restricted_and_secure_over_https(
     provider: TestProvider, browser: httpx2.Client
 ) -> None:
     begun = browser.get("/login", follow_redirects=False)
@@ -443,7 +455,7 @@ def test_cookies_are_for_this_server_alone_and_over_https_only_where_it_has_it(
     assert sent["redirect_uri"].startswith("https://127.0.0.1:")
 
 
-def test_without_the_settings_there_is_no_login(tmp_path: Path) -> None:
+def test_without_login_settings_the_login_routes_are_missing(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         for method, path in (("GET", "/login"), ("GET", "/login/callback"), ("POST", "/logout")):
             assert "RICORDO_OIDC_ISSUER" in refused(http.request(method, path), 404)
@@ -463,12 +475,12 @@ def test_without_the_settings_there_is_no_login(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_login_that_is_set_up_in_part_stops_the_start(given: dict[str, str], fault: str) -> None:
+def test_incomplete_login_settings_stop_the_start(given: dict[str, str], fault: str) -> None:
     with pytest.raises(Invalid, match=fault):
         load_settings(**given)
 
 
-def test_subjects_that_only_case_tells_apart_are_two_users(
+def test_subjects_that_differ_in_case_are_two_users(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     for subject in ("AbC", "aBc"):
@@ -481,7 +493,7 @@ def test_subjects_that_only_case_tells_apart_are_two_users(
     }
 
 
-def test_logins_refused_logins_and_logouts_are_in_the_audit_log_with_the_user_and_no_secret(
+def test_logins_and_logouts_are_in_the_audit_log_without_secrets(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     def recorded() -> list[tuple[Any, ...]]:

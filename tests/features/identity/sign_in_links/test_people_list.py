@@ -25,7 +25,7 @@ def without_lines(people: list[Person]) -> list[Person]:
     ]
 
 
-def test_spreadsheets_of_all_kinds_are_read() -> None:
+def test_spreadsheets_are_read_with_any_delimiter_encoding_and_line_end() -> None:
     encodings = ("utf-8", "utf-8-sig", "utf-16", "cp1252")
     endings = ("\n", "\r\n", "\r", "\n\n", "\r\n \r\n")
     for delimiter, encoding, end in itertools.product(",;\t", encodings, endings):
@@ -46,7 +46,7 @@ def test_spreadsheets_of_all_kinds_are_read() -> None:
         ("name,user\nAda,ada1\nAda,ada2\n", 2),
     ],
 )
-def test_equal_lines_count_once(text: str, expected: int) -> None:
+def test_duplicate_lines_of_a_people_list_count_once(text: str, expected: int) -> None:
     assert len(read_people(text)) == expected
 
 
@@ -68,6 +68,6 @@ def test_equal_lines_count_once(text: str, expected: int) -> None:
         ('name,email\nAda,"a@x.org\r\nBcc: all@x.org"\n', "line break"),
     ],
 )
-def test_faults_are_reported_with_their_lines(text: str, fault: str) -> None:
+def test_faults_in_a_people_list_are_reported_with_their_lines(text: str, fault: str) -> None:
     with pytest.raises(Invalid, match=fault):
         read_people(text)

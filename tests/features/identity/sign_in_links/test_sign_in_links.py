@@ -66,7 +66,7 @@ def no_limits(school: ServerInThread) -> None:
     school.runtime.features["identity"]._buckets.clear()
 
 
-def invited(http: httpx2.Client, **person: Any) -> dict[str, Any]:
+def invite(http: httpx2.Client, **person: Any) -> dict[str, Any]:
     sent = {"people": [{"name": new_id("ada")} | person]}
     (row,) = ok(http.post("/v1/invitations", json=sent))
     return dict(row)
@@ -83,10 +83,10 @@ def max_age(answer: httpx2.Response) -> int:
     return int(re.findall(r"Max-Age=(\d+)", cookie)[0])
 
 
-def test_an_invitation_opens_a_session_once_and_a_look_uses_nothing(
+def test_an_invitation_opens_one_session_and_viewing_it_does_not_count(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread
 ) -> None:
-    row = invited(http)
+    row = invite(http)
     for _ in range(3):  # programs that fetch links for a preview
         assert row["user"] in ok_page(browser.get(row["path"]))
     answer = accept(browser, row["path"])
@@ -110,7 +110,7 @@ def ok_page(answer: httpx2.Response) -> str:
 def test_a_person_may_stay_signed_in_for_thirty_days(
     http: httpx2.Client, browser: httpx2.Client
 ) -> None:
-    answer = accept(browser, invited(http)["path"], stays="yes")
+    answer = accept(browser, invite(http)["path"], stays="yes")
     assert max_age(answer) == 30 * DAY
     for choice, seconds in (("yes", 30 * DAY), ("", DAY // 2)):
         browser.cookies.clear()
@@ -121,10 +121,10 @@ def test_a_person_may_stay_signed_in_for_thirty_days(
 
 
 @pytest.mark.parametrize("ended", ["expired", "revoked", "disabled", "replaced", "changed"])
-def test_a_link_that_ended_opens_nothing(
+def test_an_expired_revoked_or_replaced_link_opens_no_session(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread, ended: str
 ) -> None:
-    row = invited(http)
+    row = invite(http)
     path = row["path"]
     if ended == "expired":
         statement = update(sign_in_links).where(sign_in_links.c.id == row["id"])
@@ -134,7 +134,7 @@ def test_a_link_that_ended_opens_nothing(
     elif ended == "disabled":
         ok(http.patch(f"/v1/users/{row['user_id']}", json={"disabled": True}))
     elif ended == "replaced":
-        newer = invited(http, name=row["user"])
+        newer = invite(http, name=row["user"])
         assert newer["user_id"] == row["user_id"]
         assert accept(browser, newer["path"]).status_code == 303
         browser.cookies.clear()
@@ -149,21 +149,21 @@ def cookies_of(answer: httpx2.Response) -> list[str]:
     return list(answer.headers.get_list("set-cookie"))
 
 
-def test_a_user_who_is_disabled_later_has_no_session_any_more(
+def test_disabling_a_user_ends_their_session(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread
 ) -> None:
-    row = invited(http)
+    row = invite(http)
     accept(browser, row["path"], stays="yes")
     ok(http.patch(f"/v1/users/{row['user_id']}", json={"disabled": True}))
     assert browser.get(f"/users/{row['user_id']}/blocks").status_code == 401
 
 
-def test_a_user_who_is_enabled_again_has_neither_old_sessions_nor_old_links(
+def test_enabling_a_user_again_restores_no_sessions_or_links(
     http: httpx2.Client, browser: httpx2.Client
 ) -> None:
-    row = invited(http)
+    row = invite(http)
     accept(browser, row["path"], stays="yes")
-    newer = invited(http, user=row["user_id"])
+    newer = invite(http, user=row["user_id"])
     for is_disabled in (True, False):
         ok(http.patch(f"/v1/users/{row['user_id']}", json={"disabled": is_disabled}))
     assert browser.get(f"/users/{row['user_id']}/blocks").status_code == 401
@@ -174,8 +174,8 @@ def test_a_user_who_is_enabled_again_has_neither_old_sessions_nor_old_links(
 def test_a_link_is_bound_to_its_user_and_its_organization(
     http: httpx2.Client, browser: httpx2.Client
 ) -> None:
-    accept(browser, invited(http)["path"])
-    row = invited(http)
+    accept(browser, invite(http)["path"])
+    row = invite(http)
     assert accept(browser, row["path"]).status_code == 403  # another user is logged in
     acme = ok(http.post("/v1/organizations/", json={"name": new_id("acme")}))["id"]
     draft = {"name": "boss", "user": "boss", "role": "admin"}
@@ -191,18 +191,20 @@ def test_a_link_is_bound_to_its_user_and_its_organization(
     assert browser.get(f"/users/{row['user_id']}/blocks").status_code == 404
 
 
-def test_pages_of_others_cannot_accept(http: httpx2.Client, browser: httpx2.Client) -> None:
-    row = invited(http)
+def test_pages_of_other_origins_cannot_accept_an_invitation(
+    http: httpx2.Client, browser: httpx2.Client
+) -> None:
+    row = invite(http)
     page, _, token = row["path"].partition("?token=")
     headers = {"origin": "https://evil.example.org", "sec-fetch-site": "cross-site"}
     assert browser.post(page, data={"token": token}, headers=headers).status_code == 403
     assert accept(browser, row["path"]).status_code == 303
 
 
-def test_the_role_is_the_invitations_and_administrators_are_not_invited(
+def test_an_invitation_sets_the_role_but_never_administrator(
     http: httpx2.Client, browser: httpx2.Client
 ) -> None:
-    row = invited(http, role="teacher")
+    row = invite(http, role="teacher")
     assert row["role"] == "developer"
     accept(browser, row["path"])
     assert browser.get("/ui/courses").status_code == 200
@@ -212,7 +214,7 @@ def test_the_role_is_the_invitations_and_administrators_are_not_invited(
         assert http.post("/v1/invitations", json=sent).status_code == 400
 
 
-def test_one_fault_in_a_list_invites_nobody(http: httpx2.Client) -> None:
+def test_one_fault_in_a_list_cancels_all_invitations(http: httpx2.Client) -> None:
     before = len(ok(http.get("/v1/users/", params={"limit": 1000})))
     for line in ("Bob,no-address,", "Bob,,no such course", "B<ob,,", "a/b,,"):
         sent = {"csv": f"name,email,course\n{new_id('ok')},,\n{line}\n"}
@@ -223,7 +225,9 @@ def test_one_fault_in_a_list_invites_nobody(http: httpx2.Client) -> None:
     assert len(ok(http.get("/v1/users/", params={"limit": 1000}))) == before
 
 
-def test_the_page_invites_a_file_of_people(http: httpx2.Client, browser: httpx2.Client) -> None:
+def test_the_invitations_page_accepts_a_file_of_people(
+    http: httpx2.Client, browser: httpx2.Client
+) -> None:
     name = new_id("Zoë")
     file = f"\ufeffName;E-Mail;Role\r\n{name};{new_id('zoe')}@example.org;student\r\n"
     files = {"file": ("class.csv", file.encode("utf-16"), "text/csv")}
@@ -240,7 +244,7 @@ def test_the_page_invites_a_file_of_people(http: httpx2.Client, browser: httpx2.
     assert "Line 2" in answer.text
 
 
-def settled(school: ServerInThread) -> None:
+def wait_for_link_jobs(school: ServerInThread) -> None:
     """Wait until no job of links is open."""
     is_open = jobs.c.kind.like("sign_in_links.%") & jobs.c.status.in_(("waiting", "running"))
     deadline = time.monotonic() + LIMIT
@@ -262,7 +266,7 @@ def test_an_invitation_is_sent_by_e_mail(
     address = f"{new_id('ada')}@example.org"
     person = {"name": "Ada", "email": address}
     ok(http.post("/v1/invitations", json={"people": [person], "mail": True}))
-    settled(school)
+    wait_for_link_jobs(school)
     (message,) = sink.messages
     assert message["to"] == address
     (link,) = mailed_links(sink, "/invitation")
@@ -271,11 +275,11 @@ def test_an_invitation_is_sent_by_e_mail(
     assert answer.status_code == 400
 
 
-def test_a_login_by_e_mail_answers_the_same_for_every_address(
+def test_the_email_login_answers_the_same_for_every_address(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread, sink: Sink
 ) -> None:
     address = f"{new_id('Ada')}@example.org"
-    row = invited(http, name="Ada", email=address, role="teacher")
+    row = invite(http, name="Ada", email=address, role="teacher")
     accept(browser, row["path"])
     browser.cookies.clear()
     sink.messages.clear()
@@ -285,7 +289,7 @@ def test_a_login_by_e_mail_answers_the_same_for_every_address(
     ]
     assert len({(one.status_code, one.text) for one in answers}) == 1
     assert answers[0].status_code == 200
-    settled(school)
+    wait_for_link_jobs(school)
     (link,) = mailed_links(sink, "/login/link")
     assert "Log in as Ada" in ok_page(browser.get(link))
     answer = accept(browser, link, stays="yes")
@@ -304,23 +308,23 @@ def test_a_guardian_who_logs_in_by_e_mail_stays_a_guardian(
     sink: Sink,
     is_invited: bool,
 ) -> None:
-    """Guardians need not have opened their invitation, and may have a key alone."""
+    """Guardians need not have opened their invitation, and may have only a key."""
     address = f"{new_id('Eva')}@example.org"
     role = "guardian" if is_invited else "user"
-    row = invited(http, name="Eva", email=address, role=role)
+    row = invite(http, name="Eva", email=address, role=role)
     if not is_invited:
         school.key(row["user_id"], "guardian")
-    settled(school)
+    wait_for_link_jobs(school)
     sink.messages.clear()
     browser.post("/login/mail", data={"email": address})
-    settled(school)
+    wait_for_link_jobs(school)
     (link,) = mailed_links(sink, "/login/link")
     assert accept(browser, link).status_code == 303
     assert browser.get("/ui/guardian").status_code == 200
     assert browser.get("/ui/chat").status_code in (403, 404)
 
 
-def test_logins_by_e_mail_are_few(
+def test_email_logins_are_rate_limited(
     http: httpx2.Client,
     browser: httpx2.Client,
     school: ServerInThread,
@@ -329,54 +333,54 @@ def test_logins_by_e_mail_are_few(
 ) -> None:
     monkeypatch.setattr(pages, "_ASKED_PER_MINUTE", 5)
     address = f"{new_id('ada')}@example.org"
-    invited(http, email=address)
+    invite(http, email=address)
     sink.messages.clear()
     statuses = [browser.post("/login/mail", data={"email": address}).status_code for _ in range(7)]
     assert statuses == [200] * 5 + [429] * 2
-    settled(school)
+    wait_for_link_jobs(school)
     assert len(mailed_links(sink, "/login/link")) == 3
 
 
-def test_a_teacher_stays_a_teacher_long_after_the_invitation(
+def test_a_teacher_keeps_the_role_after_the_invitation_expired(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread, sink: Sink
 ) -> None:
     address = f"{new_id('ada')}@example.org"
-    row = invited(http, email=address, role="teacher")
+    row = invite(http, email=address, role="teacher")
     accept(browser, row["path"])
     browser.cookies.clear()
     statement = update(sign_in_links).where(sign_in_links.c.id == row["id"])
     school.write(lambda tx: tx.run(statement.values(expires_at=1)))
-    invited(http)  # which deletes old logins
+    invite(http)  # which deletes old logins
     sink.messages.clear()
     browser.post("/login/mail", data={"email": address})
-    settled(school)
+    wait_for_link_jobs(school)
     (link,) = mailed_links(sink, "/login/link")
     accept(browser, link)
     assert browser.get("/ui/courses").status_code == 200
 
 
-def test_a_name_alone_opens_no_account_that_no_invitation_made(http: httpx2.Client) -> None:
+def test_an_invitation_by_name_cannot_open_an_existing_account(http: httpx2.Client) -> None:
     name = new_id("anna")
     made = ok(http.post("/v1/users/", json={"name": name, "identifier": name}))
     answer = http.post("/v1/invitations", json={"people": [{"name": name}]})
     assert answer.status_code == 400
     assert "another person" in answer.text
-    assert invited(http, user=name)["user_id"] == made["id"]
-    assert invited(http, name=name)["user_id"] == made["id"]  # the list is sent a second time
+    assert invite(http, user=name)["user_id"] == made["id"]
+    assert invite(http, name=name)["user_id"] == made["id"]  # the list is sent a second time
 
 
-def test_two_people_of_one_name_share_no_account(
+def test_two_people_with_one_name_get_separate_accounts(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread
 ) -> None:
     name = new_id("anna")
-    first = invited(http, name=name)
-    lost = invited(http, name=name)  # the first link was lost
+    first = invite(http, name=name)
+    lost = invite(http, name=name)  # the first link was lost
     assert lost["user_id"] == first["user_id"]
     accept(browser, lost["path"])
     answer = http.post("/v1/invitations", json={"people": [{"name": name}]})
     assert answer.status_code == 400
     assert "another person" in answer.text
-    second = invited(http, name=name, user=f"{name}-2")
+    second = invite(http, name=name, user=f"{name}-2")
     assert second["user_id"] != first["user_id"]
     again = {"name": name, "user": first["user_id"], "role": "user", "course": ""}
     page = ok_page(http.post("/ui/invitations", data=again))
@@ -389,14 +393,14 @@ def test_two_people_of_one_name_share_no_account(
     assert "two people" in twice.text
 
 
-def test_a_name_alone_opens_no_account_that_has_a_key(http: httpx2.Client) -> None:
-    row = invited(http)
+def test_an_invitation_by_name_cannot_open_an_account_with_a_key(http: httpx2.Client) -> None:
+    row = invite(http)
     ok(http.post("/v1/keys/", json={"name": "laptop", "user": row["user_id"], "role": "user"}))
     answer = http.post("/v1/invitations", json={"people": [{"name": row["user"]}]})
     assert answer.status_code == 400
 
 
-def test_a_person_who_is_named_twice_gets_one_link(http: httpx2.Client) -> None:
+def test_a_person_listed_twice_gets_one_link(http: httpx2.Client) -> None:
     ada = {"name": "Ada", "email": f"{new_id('ada')}@example.org"}
     assert len(ok(http.post("/v1/invitations", json={"people": [ada, ada]}))) == 1
     for other in ({"role": "teacher"}, {"email": str(ada["email"]).upper()}):
@@ -416,49 +420,49 @@ def test_a_person_who_is_named_twice_gets_one_link(http: httpx2.Client) -> None:
         "a" * 300 + "@example.org",
     ],
 )
-def test_no_address_becomes_another_header_or_recipient(
+def test_email_addresses_cannot_inject_headers_or_recipients(
     http: httpx2.Client, browser: httpx2.Client, school: ServerInThread, sink: Sink, address: str
 ) -> None:
     sink.messages.clear()
     answer = http.post("/v1/invitations", json={"people": [{"name": "x", "email": address}]})
     assert answer.status_code in (400, 422)
     assert browser.post("/login/mail", data={"email": address}).status_code in (200, 400)
-    settled(school)
+    wait_for_link_jobs(school)
     assert sink.messages == []
 
 
-def test_a_name_with_line_breaks_stays_in_its_line(
+def test_line_breaks_in_a_name_cannot_inject_mail_headers(
     http: httpx2.Client, school: ServerInThread, sink: Sink
 ) -> None:
     address = f"{new_id('ada')}@example.org"
-    row = invited(http, email=address)
+    row = invite(http, email=address)
     # An older version, or a login provider, may have stored it in this form.
     statement = update(users).where(users.c.id == row["user_id"])
     school.write(lambda tx: tx.run(statement.values(name="Ada\r\nBcc: all@example.org\u202e")))
     sink.messages.clear()
     person = {"name": "Ada", "email": address}
     ok(http.post("/v1/invitations", json={"people": [person], "mail": True}))
-    settled(school)
+    wait_for_link_jobs(school)
     (message,) = sink.messages
     assert message["bcc"] is None
     assert message.get_content().startswith("Hello Ada Bcc: all@example.org")
 
 
-def test_an_address_that_the_mail_server_refuses_is_named_on_the_list(
+def test_an_address_refused_by_the_mail_server_is_shown_on_the_list(
     http: httpx2.Client, school: ServerInThread, sink: Sink
 ) -> None:
     sink.answers["RCPT"] = "550 no"
     try:
         person = {"name": new_id("ada"), "email": f"{new_id('ada')}@example.org"}
         (row,) = ok(http.post("/v1/invitations", json={"people": [person], "mail": True}))
-        settled(school)
+        wait_for_link_jobs(school)
     finally:
         sink.answers.clear()
     (shown,) = [one for one in ok(http.get("/v1/invitations")) if one["id"] == row["id"]]
     assert "refuses the address" in shown["problem"]
 
 
-def test_a_server_without_keys_invites_nobody(tmp_path: Any) -> None:
+def test_a_server_without_api_keys_refuses_invitations(tmp_path: Any) -> None:
     with serving(tmp_path) as server, server.http() as client:
         answer = client.post("/v1/invitations", json={"people": [{"name": "ada"}]})
         assert answer.status_code == 409

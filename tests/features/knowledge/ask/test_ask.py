@@ -65,7 +65,7 @@ def number_of(request: ModelRequest, words: str) -> int:
     )
 
 
-def test_an_answer_cites_messages_and_lines_of_the_user_alone(
+def test_an_answer_cites_only_the_users_messages_and_lines(
     server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     def answer(request: ModelRequest) -> str:
@@ -89,7 +89,7 @@ def test_an_answer_cites_messages_and_lines_of_the_user_alone(
     assert str(asked.user_id) in str(spent)
 
 
-def test_what_is_not_known_is_said_so(
+def test_an_unknown_answer_is_reported_as_not_known(
     server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     server.answers_with(lambda _request: "NOT KNOWN")
@@ -101,14 +101,14 @@ def test_what_is_not_known_is_said_so(
     assert len(server.model.requests) == before  # There are no sources.
 
 
-def test_the_librarian_quotes_what_it_finds(http: httpx2.Client, agent: str) -> None:
+def test_the_librarian_answers_with_quotes(http: httpx2.Client, agent: str) -> None:
     told = ask(http, "ada", "Who went sailing?", model=LIBRARIAN)
     assert told["known"] is True
     assert "grandfather" in told["answer"]
     assert len(told["citations"]) >= 2
 
 
-def test_a_question_is_refused_to_others(
+def test_only_the_user_may_ask_about_their_memory(
     server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     key = {"authorization": f"Bearer {server.key('bob')}"}
@@ -125,7 +125,7 @@ def test_a_question_is_refused_to_others(
     refused(http.post("/users/nobody-here/ask", json={"question": "What?"}), 404)
 
 
-def test_an_agent_looks_up_its_student_in_all_that_was_said(
+def test_query_student_searches_all_messages_of_the_student(
     server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     other = ok(http.post("/v1/agents/", json={"model": MODEL, "tools": ["query_student"]}))["id"]
@@ -141,7 +141,7 @@ def test_an_agent_looks_up_its_student_in_all_that_was_said(
     assert "Do you know about" not in result
 
 
-def test_of_a_long_text_the_part_that_matches_is_a_source(http: httpx2.Client, agent: str) -> None:
+def test_the_matching_part_of_a_long_text_is_a_source(http: httpx2.Client, agent: str) -> None:
     sentences = [f"Sentence {number} of it is of no use." for number in range(200)]
     sentences[150] = "The heliotrope stands by the well."
     say(http, agent, "ada", " ".join(sentences))

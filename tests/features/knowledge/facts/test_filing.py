@@ -25,7 +25,7 @@ DATABASES = ("sqlite", "postgresql")
 PAIRS = [pair for pairs in CONTRADICTIONS.values() for pair in pairs]
 
 
-async def test_no_contradiction_is_left_standing_unsaid(store: Store) -> None:
+async def test_a_contradicting_fact_ends_the_older_one(store: Store) -> None:
     assert len(PAIRS) == 50
 
     def faults_of(tx: Transaction, old: str, new: str) -> Iterator[str]:
@@ -52,7 +52,7 @@ async def test_no_contradiction_is_left_standing_unsaid(store: Store) -> None:
     assert not faults, "\n".join(faults)
 
 
-async def test_unrelated_facts_never_retire_each_other(book: FactBook) -> None:
+async def test_unrelated_facts_never_end_each_other(book: FactBook) -> None:
     pairs = Random(5).sample(list(combinations(UNRELATED, 2)), 200)  # noqa: S311 - a choice of pairs
     await book.say(*UNRELATED)
     facts = await book.facts("current")
@@ -92,7 +92,7 @@ def say(tx: Transaction, user_id: str, text: str, policy: FactPolicy) -> None:
     file_drafts(tx, reading, drafts_in(said.id, said.text, said.created_at))
 
 
-async def test_the_same_said_again_is_more_evidence_and_more_words_are_more_precise(
+async def test_repeated_facts_gain_evidence_and_more_precise_ones_replace_them(
     book: FactBook,
 ) -> None:
     await book.say("I live in Graz.")
@@ -106,7 +106,7 @@ async def test_the_same_said_again_is_more_evidence_and_more_words_are_more_prec
     assert older.value == "3 may"
 
 
-async def test_only_words_of_the_user_are_evidence(book: FactBook) -> None:
+async def test_only_trusted_words_of_the_user_are_evidence(book: FactBook) -> None:
     user_id = book.user.id
     words = "I live in Graz."
     untrusted = message(words, user_id, is_untrusted=True)
@@ -139,14 +139,14 @@ async def test_only_words_of_the_user_are_evidence(book: FactBook) -> None:
     "sentence",
     ["Her name is John Doe.", "Has 7 cats in Graz.", "Enjoys long walks with the neighbours."],
 )
-async def test_a_model_that_invents_is_refused(book: FactBook, sentence: str) -> None:
+async def test_invented_facts_are_refused(book: FactBook, sentence: str) -> None:
     said = message("I live in Graz with my cats.", book.user.id)
     claim = FactDraft(sentence, "who", (Evidence(said.id, "live in Graz"),), source="model")
     report = await book.file([said], [claim])
     assert report.refused == 1
 
 
-async def test_what_was_rejected_or_is_never_to_be_remembered_is_not_proposed_again(
+async def test_rejected_facts_are_not_proposed_again(
     book: FactBook,
 ) -> None:
     await book.say("I live in Graz.", policy="propose")
@@ -169,7 +169,7 @@ async def test_an_approved_fact_ends_what_it_contradicts(book: FactBook) -> None
     assert await book.held("2026-06-01") == ["My favourite drink is tea."]
 
 
-async def test_a_corrected_fact_keeps_its_older_wording_and_is_forgotten_with_it(
+async def test_a_corrected_fact_keeps_its_old_wording_and_both_are_deleted_together(
     book: FactBook,
 ) -> None:
     await book.say("I live in Graz.")
@@ -235,7 +235,7 @@ AS_OF = [
 ]
 
 
-async def test_dated_questions_get_what_held_then(book: FactBook) -> None:
+async def test_facts_can_be_queried_as_of_a_date(book: FactBook) -> None:
     assert len(AS_OF) == 30
     for day, sentence in SAID:
         await book.say(sentence, at=day)

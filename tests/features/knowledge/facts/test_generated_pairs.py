@@ -53,12 +53,12 @@ def things() -> list[str]:
     return [word for stem, word in sorted(seen.items()) if " " not in stem]
 
 
-def chosen(seed: int, count: int) -> list[str]:
+def sample_things(seed: int, count: int) -> list[str]:
     return Random(seed).sample(things(), count)  # noqa: S311 - repeatable
 
 
 @cache
-def said() -> list[FactDraft]:
+def facts_of_the_data_set() -> list[FactDraft]:
     """Return what people of the data set say about themselves, as the rules read it."""
     drafts: list[FactDraft] = []
     for conversation in locomo.read(LONGTALK):
@@ -69,14 +69,14 @@ def said() -> list[FactDraft]:
 
 
 @pytest.mark.parametrize("language", TAKEN_BACK)
-async def test_what_is_taken_back_or_changed_ends(book: FactBook, language: str) -> None:
+async def test_retracted_and_changed_facts_end(book: FactBook, language: str) -> None:
     missed = []
-    for number, thing in enumerate(chosen(1, 5)):
+    for number, thing in enumerate(sample_things(1, 5)):
         before, after = TAKEN_BACK[language]
         if language == "de":
             thing = thing.capitalize()  # noqa: PLW2901
         missed += await _left_standing(book, before.format(thing), after.format(thing))
-        first, second = (word.capitalize() for word in chosen(20 + number, 2))
+        first, second = (word.capitalize() for word in sample_things(20 + number, 2))
         before, after = CHANGED[language]
         topic = TOPICS[number]
         missed += await _left_standing(
@@ -95,8 +95,8 @@ async def _left_standing(book: FactBook, before: str, after: str) -> list[str]:
     return [f"{before} -> {after}"]
 
 
-async def test_two_hundred_pairs_of_unrelated_facts_retire_none(book: FactBook) -> None:
-    words = chosen(7, 60)
+async def test_unrelated_generated_facts_never_end_each_other(book: FactBook) -> None:
+    words = sample_things(7, 60)
     sentences = list(_about(words))
     pairs = Random(8).sample(list(combinations(sentences, 2)), 200)  # noqa: S311 - repeatable
     assert len(set(pairs)) == 200
@@ -116,9 +116,9 @@ def _about(words: list[str]) -> Iterator[str]:
         yield f"My favourite {topic} is {word}."
 
 
-async def test_what_people_say_in_long_chats_retires_only_the_same_slot(book: FactBook) -> None:
+async def test_facts_from_long_chats_end_only_facts_of_the_same_slot(book: FactBook) -> None:
     """Facts of five people are stored for one user: only values of one slot may end each other."""
-    drafts = said()
+    drafts = facts_of_the_data_set()
     assert len(drafts) > 200
     sentences = list(dict.fromkeys(draft.sentence for draft in drafts))
     for start in range(0, len(sentences), 40):
@@ -127,7 +127,7 @@ async def test_what_people_say_in_long_chats_retires_only_the_same_slot(book: Fa
     retired = [fact for fact in by_id.values() if fact.state in ("ended", "replaced")]
     for fact in retired:
         if fact.replacement_id is None:
-            continue  # a time of the past, as "I lived there from 2010 to 2012"
+            continue  # a past period, such as "I lived there from 2010 to 2012"
         newer = by_id[fact.replacement_id]
         assert fact.subject == newer.subject
         names = {fact.slot.partition(":")[0], newer.slot.partition(":")[0]}
@@ -137,7 +137,7 @@ async def test_what_people_say_in_long_chats_retires_only_the_same_slot(book: Fa
         )
 
 
-def test_wishes_how_to_be_answered_are_told_from_other_sentences_with_no() -> None:
+def test_spanish_instructions_are_told_apart_from_english_sentences_with_no() -> None:
     wishes = ("No me llames María.", "No uses emojis.", "Siempre responde en español.")
     others = ("No worries, John.", "No classes today.", "No problems with the boat.")
     kinds = {text: [draft.kind for draft in drafts_in("m", text, 0)] for text in (*wishes, *others)}

@@ -30,7 +30,7 @@ MOST_STATEMENTS = 60
 
 
 class Killed(Exception):
-    """Represents the end of the process."""
+    """A simulated kill of the process."""
 
 
 @contextmanager
@@ -93,7 +93,7 @@ async def evidence_of(stage: Stage, user: User) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     "wanted", [pytest.param(24, id="short"), pytest.param(200, id="long", marks=pytest.mark.soak)]
 )
-async def test_a_range_is_read_once_wherever_the_job_is_killed(
+async def test_a_killed_job_reads_each_range_of_messages_once(
     stage: Stage, store: SqliteStore, wanted: int
 ) -> None:
     """One agent has two users; each job is killed at each of its statements."""
@@ -127,7 +127,7 @@ async def test_a_range_is_read_once_wherever_the_job_is_killed(
         assert f"xq{other.name}" not in str(read)
 
 
-async def test_two_users_of_one_agent_are_never_mixed(stage: Stage) -> None:
+async def test_facts_of_two_users_of_one_agent_are_never_mixed(stage: Stage) -> None:
     agent = await stage.agent()
     people = [await user_of(stage, name) for name in ("ada", "bob")]
     canaries = ("Xqadaz", "Xqbobz")
@@ -143,7 +143,7 @@ async def test_two_users_of_one_agent_are_never_mixed(stage: Stage) -> None:
         assert other not in shown
 
 
-async def test_what_is_forgotten_while_it_is_read_becomes_no_fact(
+async def test_text_forgotten_during_reading_becomes_no_fact(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = await stage.agent()
@@ -175,7 +175,7 @@ async def test_what_is_forgotten_while_it_is_read_becomes_no_fact(
     assert await evidence_of(stage, user) == [("I like climbing.", 1)]
 
 
-async def test_a_failed_reading_is_tried_again_an_hour_later(stage: Stage) -> None:
+async def test_a_failed_reading_is_retried_after_an_hour(stage: Stage) -> None:
     agent = await stage.agent()
     user = await user_of(stage, "ada")
     await stage.say(agent, "I live in Graz.", scope=Scope(subject_id=user.id, user_id=user.id))
@@ -203,7 +203,7 @@ async def test_a_failed_reading_is_tried_again_an_hour_later(stage: Stage) -> No
     assert counts == [1, 0, 1]
 
 
-async def test_an_old_mark_moves_nothing_back(stage: Stage) -> None:
+async def test_a_late_job_does_not_move_the_read_mark_back(stage: Stage) -> None:
     agent = await stage.agent()
     user = await user_of(stage, "ada")
     scope = Scope(subject_id=user.id, user_id=user.id)

@@ -9,8 +9,8 @@ from ricordo.domain.clock import DAY
 from ricordo.features.knowledge.facts.extraction import drafts_in
 
 NOW = 20_000 * DAY
-# By language: statements that are facts, phrases that make none of them a fact, and phrases that
-# keep them facts. Within a sentence a statement begins with a small letter if it can.
+# By language: statements that are facts, phrases that make a statement no fact, and phrases after
+# which it is still a fact. Within a sentence a statement begins with a small letter if it can.
 FRAMES: dict[str, tuple[list[str], list[str], list[str]]] = {
     "English": (
         ["I live in Graz", "I work as a nurse", "I bought a boat", "I will move to Rome", "I like tea", "I have a dog", "I am going to marry Ben"],
@@ -69,7 +69,7 @@ def facts_in(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("language", FRAMES)
-def test_what_is_supposed_doubted_dreamt_or_quoted_is_no_fact(language: str) -> None:
+def test_hypothetical_doubted_and_quoted_statements_are_no_facts(language: str) -> None:
     statements, frames, _ = FRAMES[language]
     texts = [placed(frame, statement) for frame, statement in product(frames, statements)]
     junk = {text: found for text in texts if (found := facts_in(text))}
@@ -77,7 +77,7 @@ def test_what_is_supposed_doubted_dreamt_or_quoted_is_no_fact(language: str) -> 
 
 
 @pytest.mark.parametrize("language", FRAMES)
-def test_the_same_statements_are_facts_otherwise(language: str) -> None:
+def test_affirmed_statements_are_facts(language: str) -> None:
     statements, _, frames = FRAMES[language]
     texts = [placed(frame, statement) for frame, statement in product(frames, statements)]
     assert [text for text in texts if not facts_in(text)] == []
@@ -99,7 +99,7 @@ LASTS = [
 
 
 @pytest.mark.parametrize("language", OPENINGS)
-def test_what_only_answers_is_no_plan(language: str) -> None:
+def test_short_answers_are_no_plans(language: str) -> None:
     openings, answers = OPENINGS[language]
     texts = [f"{opening}{answer}." for opening, answer in product(openings, answers)]
     assert {text: found for text in texts if (found := facts_in(text))} == {}
@@ -118,10 +118,10 @@ def test_what_only_answers_is_no_plan(language: str) -> None:
         "Voglio sapere che cosa significa.",
     ],
 )
-def test_what_is_about_the_conversation_is_no_fact(text: str) -> None:
+def test_statements_about_the_conversation_are_no_facts(text: str) -> None:
     assert facts_in(text) == []
 
 
 @pytest.mark.parametrize("text", LASTS)
-def test_plans_and_events_that_last_are_facts(text: str) -> None:
+def test_lasting_plans_and_events_are_facts(text: str) -> None:
     assert len(facts_in(text)) == 1

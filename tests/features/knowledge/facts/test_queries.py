@@ -7,6 +7,8 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.queries import EVERYBODY, FactFilter
+from ricordo.features.knowledge.facts.records import Evidence, FactState, UserFact
+from ricordo.features.knowledge.facts.search import beside
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -57,7 +59,7 @@ async def test_unread_messages_count_until_their_mark_has_moved(book: FactBook) 
     assert await book.store.write(read) == (2, 1, 0)
 
 
-async def test_conversations_that_wait_for_long_hide_no_others(
+async def test_old_unread_conversations_do_not_hide_newer_ones(
     book: FactBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "MOST_AT_ONCE", 2)
@@ -87,7 +89,7 @@ async def test_conversations_that_wait_for_long_hide_no_others(
     assert [row.conversation_id for row in rows] == ids
 
 
-async def test_policies_are_the_users_else_the_organizations(book: FactBook) -> None:
+async def test_a_users_facts_policy_falls_back_to_the_organizations(book: FactBook) -> None:
     def choose(tx: Transaction) -> list[str]:
         chosen = [queries.policy_of(tx, LOCAL_ORGANIZATION, book.user.id)]
         for user_id, policy in ((EVERYBODY, "propose"), (book.user.id, "direct")):
@@ -100,7 +102,7 @@ async def test_policies_are_the_users_else_the_organizations(book: FactBook) -> 
     assert await book.store.write(choose) == ["off", "propose", "direct", "propose"]
 
 
-async def test_facts_are_listed_as_of_a_time_counted_and_removed(book: FactBook) -> None:
+async def test_facts_can_be_listed_by_date_counted_and_removed(book: FactBook) -> None:
     await book.say("My favourite drink is tea.", at="2026-05-01")
     await book.say("My favourite drink is now coffee.", at="2026-11-02")
 
@@ -118,3 +120,29 @@ async def test_facts_are_listed_as_of_a_time_counted_and_removed(book: FactBook)
         return values
 
     assert await book.store.write(read) == [[], ["tea"], ["coffee"]]
+
+
+def test_current_and_ended_facts_of_the_first_six_hits_are_shown() -> None:
+    hits = [f"message-{number}" for number in range(9)]
+
+    def fact(hit: str, state: FactState) -> UserFact:
+        return UserFact(
+            id=f"{state} {hit}",
+            organization_id=LOCAL_ORGANIZATION,
+            user_id="user-1",
+            sentence="Nothing alike.",
+            kind="who",
+            source="rule",
+            state=state,
+            said_at=1,
+            holds_from=1,
+            created_at=1,
+            evidence=(Evidence(hit, "Nothing alike."),),
+        )
+
+    states: tuple[FactState, ...] = ("current", "ended")
+    for state in states:
+        facts = [fact(hit, state) for hit in reversed(hits)]
+        assert [shown.id for shown in beside(facts, "tea", hits)] == [
+            f"{state} {hit}" for hit in hits[:6]
+        ]

@@ -27,7 +27,7 @@ def answer(**fields: Any) -> str:
     return orjson.dumps({"facts": [fact | fields]}).decode()
 
 
-def test_dates_and_numbers_that_are_none_are_counted_as_faulty() -> None:
+def test_invalid_dates_and_numbers_of_a_model_count_as_faulty() -> None:
     chunk = Chunk([SAID], [], "user-ada")
     days = ("2026-1-1-1", "2026-13", "9999-12", "0", "2026-02-30", "--", "May", "-1", "²")
     wrong = [answer(start=day) for day in days]
@@ -37,7 +37,7 @@ def test_dates_and_numbers_that_are_none_are_counted_as_faulty() -> None:
         assert chunk.drafts_in(text) == ([], 1), text
 
 
-def test_words_of_a_model_are_lines_in_normal_form() -> None:
+def test_texts_of_a_model_are_normalized_to_one_line() -> None:
     chunk = Chunk([SAID], [], "user-ada")
     for sentence in ("I live\0 in Graz.", "I live\u200b in\nGraz.", "\ufeffI live in \t Graz."):
         ((draft,), faulty) = chunk.drafts_in(answer(sentence=sentence, subject="Em\0ma\n"))

@@ -74,7 +74,7 @@ def facts(http: httpx2.Client, user: str, **query: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_librarians_conversations_become_facts_of_their_user_alone(
+def test_messages_to_the_librarian_become_facts_of_that_user_only(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = agent_of(http)
@@ -93,7 +93,7 @@ def test_the_librarians_conversations_become_facts_of_their_user_alone(
     assert len(facts(http, "ada")[1]["evidence"]) == 1  # nothing is read twice
 
 
-def test_without_the_organizations_choice_nothing_is_read(
+def test_facts_are_not_read_unless_the_organization_enables_them(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     ok(http.put("/v1/facts/policy", json={"policy": None}))
@@ -113,7 +113,7 @@ def test_without_the_organizations_choice_nothing_is_read(
     ]
 
 
-def test_a_proposal_says_what_it_replaces_and_its_owner_decides(
+def test_a_proposed_fact_names_what_it_replaces_and_its_owner_decides(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = agent_of(http)
@@ -153,7 +153,7 @@ def test_a_proposal_says_what_it_replaces_and_its_owner_decides(
     assert ok(http.delete(f"{path}/{changed['id']}")) == {"forgotten": 2}
 
 
-def test_the_page_shows_facts_with_their_evidence_and_decides(
+def test_the_facts_page_shows_evidence_and_decides_proposals(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = agent_of(http)
@@ -182,7 +182,7 @@ def test_the_page_shows_facts_with_their_evidence_and_decides(
     assert ok(http.get("/v1/users/hugo/facts/policy"))["policy"] == "direct"
 
 
-def test_a_profile_fits_its_tokens_and_names_its_sources(
+def test_a_profile_fits_its_token_limit_and_names_its_sources(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = agent_of(http)
@@ -205,7 +205,7 @@ def test_a_profile_fits_its_tokens_and_names_its_sources(
     assert "Writes about whales." in small["text"]
 
 
-def test_a_search_finds_a_fact_with_its_message_and_prefers_what_holds(
+def test_search_finds_facts_with_their_message_and_prefers_current_ones(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = agent_of(http)
@@ -243,7 +243,7 @@ def number_of(request: ModelRequest, words: str) -> int:
     return next(int(line[1 : line.index("]")]) for line in lines if words in line)
 
 
-def test_the_agents_model_is_asked_once_for_several_turns_and_its_inventions_are_refused(
+def test_the_model_reads_several_turns_in_one_call_and_inventions_are_refused(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     asked: list[ModelRequest] = []
@@ -278,9 +278,7 @@ def test_the_agents_model_is_asked_once_for_several_turns_and_its_inventions_are
     assert (fact["starts_at"][:7], fact["precision"]) == ("2026-03", "month")
 
 
-def test_an_export_has_the_facts_and_erasure_leaves_none(
-    server: ServerInThread, http: httpx2.Client
-) -> None:
+def test_facts_are_exported_and_erased(server: ServerInThread, http: httpx2.Client) -> None:
     before = server.rows()
     agent = agent_of(http)
     ok(http.put("/users/gina/blocks/human", json={"body": "Gina."}))
@@ -300,7 +298,7 @@ def test_an_export_has_the_facts_and_erasure_leaves_none(
     until(lambda: all(server.rows()[table] == before[table] for table in tables))
 
 
-def test_an_agents_search_shows_facts_with_the_users_words(
+def test_conversation_search_shows_facts_with_the_users_words(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_FACTS_BY", "rules")

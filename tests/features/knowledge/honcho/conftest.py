@@ -1,4 +1,4 @@
-"""Jobs that are looked for often."""
+"""A server that checks for jobs often."""
 
 from tests.seams.jobs import quick_jobs
 

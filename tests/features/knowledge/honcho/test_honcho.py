@@ -77,7 +77,7 @@ def until(is_so: Callable[[], object]) -> None:
     assert is_so()
 
 
-def test_both_sides_of_a_chat_arrive_in_order_with_whose_they_are(
+def test_both_sides_of_a_chat_reach_honcho_in_order_with_their_peers(
     honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     server.says("A fine subject.", "Then begin at sea.")
@@ -101,7 +101,7 @@ def test_both_sides_of_a_chat_arrive_in_order_with_whose_they_are(
     assert all(seen.path.startswith("/v3/workspaces") for seen in honcho.seen)
 
 
-def test_two_users_who_send_one_chat_id_have_two_sessions(
+def test_two_users_with_the_same_chat_id_get_two_sessions(
     honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     chat(http, agent, "ada", "same", "I am Ada.")
@@ -113,7 +113,7 @@ def test_two_users_who_send_one_chat_id_have_two_sessions(
     assert honcho.said("chat_same") == [("user", "I am Ada."), ("agent", "ok")]
 
 
-def test_what_arrived_before_a_failure_is_not_sent_again(
+def test_messages_received_before_a_failure_are_not_sent_again(
     honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     honcho.drops_answers = 1
@@ -124,7 +124,7 @@ def test_what_arrived_before_a_failure_is_not_sent_again(
     assert [text for _, text in honcho.said("chat_c2")] == ["Once only.", "ok", "And more.", "ok"]
 
 
-def test_what_a_kill_kept_back_is_sent_later(
+def test_messages_unsent_because_of_a_kill_are_sent_later(
     honcho: FakeHoncho,
     server: ServerInThread,
     http: httpx2.Client,
@@ -142,7 +142,7 @@ def test_what_a_kill_kept_back_is_sent_later(
     until(lambda: not server.run(server.runtime.store.read(lambda tx: queries.behind(tx, 0))))
 
 
-def test_honcho_answers_about_its_user_alone(
+def test_honcho_answers_only_about_the_asking_user(
     honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     chat(http, agent, "ada", "c4", "I fear the night.")
@@ -170,7 +170,7 @@ def test_honcho_answers_about_its_user_alone(
     assert KEY not in refused(http.post("/users/ada/ask", json={"question": "And now?"}), 400)
 
 
-def test_the_receipt_says_what_honcho_keeps(
+def test_the_erasure_receipt_reports_the_request_to_honcho(
     honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     chat(http, agent, "ada", "c6", "Forget me.")
@@ -184,7 +184,7 @@ def test_the_receipt_says_what_honcho_keeps(
     assert "was asked to delete the user's conversations there: 1." in sentence
 
 
-def test_one_forgotten_thing_is_replaced_at_honcho_and_nothing_of_others(
+def test_a_forgotten_text_is_replaced_at_honcho_for_its_user_only(
     honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     secret = "I have a rare illness"
@@ -219,7 +219,7 @@ def test_one_forgotten_thing_is_replaced_at_honcho_and_nothing_of_others(
     until(lambda: ("user", "And tea.") in honcho.said("chat_c9__2"))
 
 
-def test_a_session_that_was_deleted_before_a_kill_is_sent_again(
+def test_a_session_deleted_before_a_kill_is_sent_again_once(
     honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     chat(http, agent, "ada", "c12", "I like tea.")
@@ -232,7 +232,7 @@ def test_a_session_that_was_deleted_before_a_kill_is_sent_again(
     assert "chat_c12__3" not in honcho.messages
 
 
-def test_the_receipt_says_that_honcho_could_not_be_asked(
+def test_the_receipt_reports_that_honcho_was_unreachable(
     honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     chat(http, agent, "ada", "c13", "I have a rare illness.")
@@ -244,11 +244,11 @@ def test_the_receipt_says_that_honcho_could_not_be_asked(
 
 
 @pytest.mark.parametrize(("name", "later"), [("chat_1", "chat_1__2"), ("c__9", "c__10")])
-def test_the_next_name_of_a_session(name: str, later: str) -> None:
+def test_the_next_session_name_counts_up(name: str, later: str) -> None:
     assert next_name(name) == later
 
 
-def test_without_settings_nothing_leaves(
+def test_without_settings_nothing_is_sent_to_honcho(
     server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
     assert not HonchoSettings().is_on
@@ -267,7 +267,7 @@ def all_jobs(tx: Transaction) -> list[Any]:
     return list(ROWS.all(tx, ROWS.select, {}))
 
 
-def test_the_older_names_of_the_settings_are_taken(
+def test_the_old_names_of_the_settings_work(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

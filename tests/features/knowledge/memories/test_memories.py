@@ -61,7 +61,7 @@ def approve(http: httpx2.Client, user: str) -> None:
     ok(http.post(f"/users/{user}/diffs/approve", json={"all": True}))
 
 
-def test_what_the_user_said_is_filed_with_her_consent_and_found_with_its_source(
+def test_statements_become_memories_after_consent_and_are_found_with_their_source(
     http: httpx2.Client,
 ) -> None:
     done = add(http, "ada", CHAT)
@@ -93,7 +93,7 @@ def test_what_the_user_said_is_filed_with_her_consent_and_found_with_its_source(
     assert replies == [CHAT[5]["content"], CHAT[2]["content"]]
 
 
-def test_a_change_corrects_the_line_and_every_agent_of_the_user_sees_it(
+def test_a_changed_fact_updates_its_line_for_all_agents(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     add(http, "cleo", "I live in Bonn.")
@@ -114,7 +114,7 @@ def test_a_change_corrects_the_line_and_every_agent_of_the_user_sees_it(
     assert ok(http.get("/users/cleo/blocks/human"))["body"] == block["body"]
 
 
-def test_many_at_once_for_a_new_user_make_one_block(http: httpx2.Client) -> None:
+def test_simultaneous_memories_of_a_new_user_create_one_block(http: httpx2.Client) -> None:
     facts = [f"I own a {thing}." for thing in ("boat", "kite", "lamp", "harp", "tent")]
     with ThreadPoolExecutor(5) as pool:
         done = list(pool.map(lambda fact: add(http, "many", fact), facts))
@@ -125,7 +125,7 @@ def test_many_at_once_for_a_new_user_make_one_block(http: httpx2.Client) -> None
     assert all(fact.removeprefix("I own a ") in block["body"] for fact in facts)
 
 
-def test_a_session_goes_on_and_knows_what_it_has_read(http: httpx2.Client) -> None:
+def test_a_session_continues_and_skips_messages_it_has_read(http: httpx2.Client) -> None:
     first = [{"role": "user", "content": "I keep bees.", "otid": "one"}]
     done = add(http, "dora", first, session="shop-7")
     again = add(http, "dora", first, session="shop-7")
@@ -142,7 +142,7 @@ def test_a_session_goes_on_and_knows_what_it_has_read(http: httpx2.Client) -> No
     assert add(http, "emil", first, session="shop-7")["conversation_id"] != done["conversation_id"]
 
 
-def test_texts_are_kept_as_they_are(http: httpx2.Client) -> None:
+def test_texts_are_stored_unchanged_without_inference(http: httpx2.Client) -> None:
     given = {"infer": False, "tags": ["thesis"], "metadata": {"page": 3}}
     (kept,) = add(http, "finn", "Bees of Piedmont", **given)["results"]
     assert (kept["event"], kept["status"], kept["memory"]) == ("ADD", "applied", "Bees of Piedmont")
@@ -156,7 +156,7 @@ def test_texts_are_kept_as_they_are(http: httpx2.Client) -> None:
     assert search(http, "gina", "Piedmont", kinds=["fact", "passage"]) == []
 
 
-def test_where_no_user_speaks_nothing_is_read(http: httpx2.Client) -> None:
+def test_requests_without_user_messages_store_nothing(http: httpx2.Client) -> None:
     done = add(
         http,
         "hugo",
@@ -172,7 +172,9 @@ def test_where_no_user_speaks_nothing_is_read(http: httpx2.Client) -> None:
         refused(http.post("/users/hugo/memories", json=body), 422)
 
 
-def test_nobody_reads_or_writes_for_another(server: ServerInThread, http: httpx2.Client) -> None:
+def test_users_cannot_read_or_write_memories_of_others(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     add(http, "ida", "I collect stamps.")
     add(http, "ida", "The vault is under the stairs.", infer=False)
     approve(http, "ida")
@@ -213,7 +215,7 @@ def search_as(
     return found
 
 
-def test_the_agent_that_files_is_made_once_and_anew(http: httpx2.Client) -> None:
+def test_the_memory_agent_is_created_once_and_again_after_deletion(http: httpx2.Client) -> None:
     add(http, "lea", "I like tea.")
     id = add(http, "lea", "Hello.")["agent_id"]
     assert ok(http.get(f"/v1/agents/{id}"))["name"] == "memory"
@@ -229,7 +231,7 @@ def test_the_agent_that_files_is_made_once_and_anew(http: httpx2.Client) -> None
     assert id not in new
 
 
-def test_a_model_that_fails_is_told_and_nothing_is_filed(
+def test_a_model_error_is_reported_and_nothing_is_stored(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     add(http, "mia", "Hello.")
@@ -247,7 +249,7 @@ def test_a_model_that_fails_is_told_and_nothing_is_filed(
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="there is no Node on this machine")
-def test_the_example_in_typescript_runs(tmp_path: Path) -> None:
+def test_the_typescript_example_of_the_docs_runs(tmp_path: Path) -> None:
     (program,) = re.findall(
         r"```ts\n(.*?)```",
         (ROOT / "docs" / "develop" / "memories.md").read_text("utf-8"),
@@ -267,7 +269,7 @@ def test_the_example_in_typescript_runs(tmp_path: Path) -> None:
     assert said.stdout == "message I live in Turin.\n", said.stderr
 
 
-def test_own_memories_come_before_shared_ones_and_a_threshold_filters(http: httpx2.Client) -> None:
+def test_search_ranks_own_memories_first_and_applies_the_threshold(http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Beekeeper"}))["id"]
     other = ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Stranger"}))["id"]
     shared, own = "Bees like lavender", "Heather is what my bees like most"
@@ -287,7 +289,7 @@ def test_own_memories_come_before_shared_ones_and_a_threshold_filters(http: http
     assert [one["memory"] for one in best] == [shared]
 
 
-def test_a_memory_from_a_long_text_says_which_part_matches(http: httpx2.Client) -> None:
+def test_a_hit_in_a_long_text_has_the_matching_excerpt(http: httpx2.Client) -> None:
     sentences = [f"Sentence {number} of it is of no use." for number in range(200)]
     sentences[150] = "The heliotrope stands by the well."
     long = " ".join(sentences)

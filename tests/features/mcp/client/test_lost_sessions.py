@@ -108,7 +108,7 @@ def restarted(api: Api) -> Any:
         api.client.mcp_servers.delete(made.id)
 
 
-def test_a_session_that_the_server_forgot_is_opened_again_and_the_call_repeated_once(
+def test_a_lost_session_is_reopened_and_the_call_repeated_once(
     restarted: Any,
 ) -> None:
     server, run = restarted
@@ -117,7 +117,7 @@ def test_a_session_that_the_server_forgot_is_opened_again_and_the_call_repeated_
         assert (run()[0], server.calls) == ("success", 2), refusal
 
 
-def test_a_call_that_the_server_refuses_for_another_reason_is_not_repeated(restarted: Any) -> None:
+def test_a_call_refused_for_another_reason_is_not_repeated(restarted: Any) -> None:
     server, run = restarted
     for refusal in REFUSALS:
         server.refusal = refusal
@@ -125,9 +125,7 @@ def test_a_call_that_the_server_refuses_for_another_reason_is_not_repeated(resta
         assert (status == "success", server.calls) == (False, 1), (refusal, words)
 
 
-def test_a_server_that_forgets_each_session_at_once_fails_after_one_repetition(
-    restarted: Any, api: Api
-) -> None:
+def test_a_server_that_loses_every_session_fails_after_one_retry(restarted: Any, api: Api) -> None:
     server, _ = restarted
 
     async def forget_at_once(exchange: Any) -> None:
@@ -147,9 +145,7 @@ def test_a_server_that_forgets_each_session_at_once_fails_after_one_repetition(
 @pytest.mark.parametrize(
     "cursors", [["stuck"] * 5, ["a", "b", "a", "b"], ["", None], ["1", "2", None]]
 )
-def test_a_list_whose_cursors_repeat_ends_and_refuses_no_tool(
-    api: Api, cursors: list[str | None]
-) -> None:
+def test_a_tool_list_with_repeating_cursors_ends(api: Api, cursors: list[str | None]) -> None:
     pages = [[tool(f"t{page}{number}") for number in range(2)] for page in range(len(cursors))]
     server = RawServer()
     asked: list[Any] = []
@@ -172,7 +168,7 @@ def test_a_list_whose_cursors_repeat_ends_and_refuses_no_tool(
         api.client.mcp_servers.delete(made.id)
 
 
-def test_a_failure_without_words_is_put_into_words(api: Api) -> None:
+def test_an_error_without_a_message_gets_one(api: Api) -> None:
     server = RawServer([tool("go")])
     with raw_server(server) as url:
         config: Any = {"mcp_server_type": "streamable_http", "server_url": url}
@@ -204,7 +200,7 @@ def test_a_failure_without_words_is_put_into_words(api: Api) -> None:
         api.client.mcp_servers.delete(made.id)
 
 
-def test_adding_a_slow_server_does_not_hold_the_request(
+def test_adding_a_slow_server_does_not_block_the_request(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tools, "FIRST_LOOK_SECONDS", 0.0)
@@ -234,7 +230,7 @@ def test_adding_a_slow_server_does_not_hold_the_request(
         api.client.mcp_servers.delete(made.id)
 
 
-def test_a_tool_between_agents_that_is_missing_names_what_serves_in_its_place(api: Api) -> None:
+def test_an_unsupported_multi_agent_tool_names_its_replacement(api: Api) -> None:
     refused = api.http.post(
         "/v1/agents/", json={"model": MODEL, "tools": ["send_message_to_all_agents_in_group"]}
     )
@@ -242,7 +238,7 @@ def test_a_tool_between_agents_that_is_missing_names_what_serves_in_its_place(ap
     assert "send_message_to_agents_matching_tags" in refused.text
 
 
-def test_an_agent_is_not_told_of_a_restart_of_its_tools_server(api: Api) -> None:
+def test_a_restart_of_an_mcp_server_does_not_affect_the_agents_calls(api: Api) -> None:
     server = RestartedServer()
     with raw_server(server.raw) as url:
         config: Any = {"mcp_server_type": "streamable_http", "server_url": url}

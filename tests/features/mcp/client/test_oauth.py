@@ -163,7 +163,7 @@ def consent(address: str) -> str:
     return str(answer.headers["location"])
 
 
-def test_a_server_is_connected_to_used_and_refreshed(
+def test_an_oauth_server_can_be_connected_used_and_refreshed(
     api: Api, guarded: tuple[str, Accounts]
 ) -> None:
     url, accounts = guarded
@@ -215,7 +215,7 @@ def test_a_server_is_connected_to_used_and_refreshed(
     accounts.access.clear()
     assert greeted() == "Hello, Ada."
     assert accounts.refreshed == before + 1
-    # If the consent was withdrawn, the agent reads why, and continues.
+    # If the consent was withdrawn, the agent gets an error that says so, and its turn continues.
     accounts.access.clear()
     accounts.refresh.clear()
     api.http.patch(f"{place}/refresh")
@@ -224,7 +224,7 @@ def test_a_server_is_connected_to_used_and_refreshed(
     api.http.delete(place)
 
 
-def test_who_refuses_or_answers_for_another_connects_nothing(
+def test_denied_and_forged_oauth_callbacks_connect_nothing(
     api: Api, guarded: tuple[str, Accounts]
 ) -> None:
     url, accounts = guarded
@@ -245,6 +245,21 @@ def test_who_refuses_or_answers_for_another_connects_nothing(
     assert api.server.provoked()  # a 503 that says why
     assert not ok(api.http.get(f"/v1/mcp-servers/{made['id']}"))["is_connected"]
     assert accounts.access == {}
+
+
+def test_more_than_twenty_waiting_consents_end_only_the_oldest(
+    api: Api, guarded: tuple[str, Accounts]
+) -> None:
+    url, accounts = guarded
+    made = add(api, url)
+    place = f"/v1/mcp-servers/{made['id']}"
+    addresses = [ok(api.http.post(f"{place}/connect"))["authorization_url"] for _ in range(21)]
+    expired = api.http.get(consent(addresses[0]), follow_redirects=False)
+    assert (expired.status_code, "has expired" in expired.text) == (404, True)
+    for address in addresses[1:]:
+        landed = api.http.get(consent(address), follow_redirects=False)
+        assert landed.status_code == 303, landed.text
+    assert accounts.access
 
 
 class Liar:
@@ -301,16 +316,14 @@ class Liar:
     ],
     ids=range(7),
 )
-def test_a_server_that_lies_about_oauth_connects_nothing(
-    api: Api, metadata: dict[str, Any]
-) -> None:
+def test_invalid_oauth_metadata_connects_nothing(api: Api, metadata: dict[str, Any]) -> None:
     liar = Liar(metadata)
     running = HttpThread(liar)
     liar.port = running.port
     try:
         made = add(api, f"http://127.0.0.1:{running.port}/mcp")
         answer = api.http.post(f"/v1/mcp-servers/{made['id']}/connect")
-        # An address that is not a web address is not used; the default address at the server is.
+        # An address that is not a web address is replaced by the server's default address.
         is_usual = (
             answer.status_code == 200
             and f'url":"http://127.0.0.1:{running.port}/authorize?' in answer.text
@@ -323,14 +336,16 @@ def test_a_server_that_lies_about_oauth_connects_nothing(
         running.stop()
 
 
-def test_a_server_without_oauth_says_so(api: Api) -> None:
+def test_connecting_a_server_without_oauth_is_refused(api: Api) -> None:
     with mcp_server(notes()) as url:
         made = add(api, url)
         refused = api.http.post(f"/v1/mcp-servers/{made['id']}/connect")
         assert (refused.status_code, "needs no consent" in refused.text) == (409, True)
 
 
-def test_the_page_leads_to_the_consent(api: Api, guarded: tuple[str, Accounts]) -> None:
+def test_the_server_page_links_to_the_oauth_consent(
+    api: Api, guarded: tuple[str, Accounts]
+) -> None:
     made = add(api, guarded[0])
     page = api.http.post(f"/ui/mcp/{made['id']}/connect").text
     assert f"Go on to {urlsplit(guarded[0]).netloc}" in page

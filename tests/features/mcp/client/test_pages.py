@@ -9,7 +9,7 @@ from tests.seams.mcp import RawServer, raw_server, tool
 from tests.seams.server import MODEL
 
 
-def test_a_server_is_added_its_change_is_shown_and_accepted_and_it_is_deleted(api: Api) -> None:
+def test_the_mcp_pages_add_a_server_accept_its_changes_and_delete_it(api: Api) -> None:
     http = api.http
     assert "There are no MCP servers yet" in http.get("/ui/mcp").text
     refused = http.post("/ui/mcp", data={"name": "notes", "address": "ftp://x"})
@@ -47,7 +47,7 @@ def test_a_server_is_added_its_change_is_shown_and_accepted_and_it_is_deleted(ap
     assert list(api.client.tools.list(name="note")) == []
 
 
-def test_secrets_are_stored_and_deleted_one_by_one(api: Api) -> None:
+def test_the_agent_page_stores_and_deletes_single_secrets(api: Api) -> None:
     agent = api.client.agents.create(model=MODEL, secrets={"FIRST": "one-secret"})
     home = f"/ui/agents/{agent.id}"
     page = api.http.post(

@@ -98,7 +98,7 @@ def result(api: Api, agent_id: str, name: str, **arguments: Any) -> tuple[str, s
 
 
 @pytest.mark.parametrize("program", ["bare.py", pytest.param("sdk.py", marks=pytest.mark.soak)])
-def test_a_program_is_called_sees_nothing_of_the_server_and_comes_back(
+def test_a_program_runs_sandboxed_and_restarts_after_a_failure(
     api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     made = api.client.mcp_servers.create(**config(folder, args=["-I", str(folder / program)]))
@@ -133,7 +133,7 @@ def test_a_program_is_called_sees_nothing_of_the_server_and_comes_back(
         ("print('{}')", "Connection closed"),
     ],
 )
-def test_a_program_that_is_no_server_says_so(
+def test_a_program_that_is_no_mcp_server_is_reported(
     api: Api, folder: Path, program: str, words: str
 ) -> None:
     made = api.client.mcp_servers.create(**config(folder, args=["-I", "-c", program])).to_dict()
@@ -141,7 +141,7 @@ def test_a_program_that_is_no_server_says_so(
     assert words in str(made["last_error"])
 
 
-def test_without_the_operators_word_none_is_started(
+def test_programs_not_allowed_by_the_operator_are_not_started(
     api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for command in ("/bin/sh", f"{VENV}/../../../../bin/sh", "sh", "nothing-like-it", ""):

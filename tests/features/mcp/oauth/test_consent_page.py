@@ -37,7 +37,7 @@ def program() -> Iterator[str]:
     listener.server_close()
 
 
-def test_a_person_logs_in_consents_and_comes_back_to_the_program(
+def test_login_and_consent_lead_back_to_the_program(
     browser: Browser, tmp_path: Path, program: str
 ) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:

@@ -146,7 +146,7 @@ def status(people: People, access: str) -> int:
     ).status_code
 
 
-def works(people: People, access: str) -> bool:
+def token_works(people: People, access: str) -> bool:
     people.server.app.state.authentication.forget()
     return status(people, access) not in (401, 403)
 
@@ -171,7 +171,7 @@ class Kept:
 
 
 @pytest.mark.parametrize("method", ["none", "client_secret_post", "client_secret_basic"])
-def test_the_official_client_connects_after_a_consent_and_refreshes_by_itself(
+def test_the_official_mcp_client_connects_after_consent_and_refreshes_its_token(
     people: People, method: Any
 ) -> None:
     key = people.key("ada")
@@ -211,7 +211,7 @@ def test_the_official_client_connects_after_a_consent_and_refreshes_by_itself(
     assert "Ada flies planes." in asyncio.run(go())
 
 
-def test_a_program_without_a_token_hears_where_to_get_one(people: People) -> None:
+def test_a_request_without_a_token_gets_the_oauth_metadata_url(people: People) -> None:
     answer = people.http.post("/mcp", json={})
     refused(answer, 401)
     assert (
@@ -232,14 +232,14 @@ def test_a_program_without_a_token_hears_where_to_get_one(people: People) -> Non
     assert f'"https://ricordo.example.org{METADATA}"' in answer.headers["www-authenticate"]
 
 
-def test_a_token_is_of_the_person_for_mcp_alone_and_for_no_more_than_they_may(
+def test_an_mcp_token_works_only_for_mcp_within_the_users_scopes(
     people: People,
 ) -> None:
     made = connect(
         people, people.key("bea", scopes=("memory:read", "agents:read", "memory:approve"))
     )
     assert set(made.scope.split()) == {"memory:read", "agents:read"}
-    assert works(people, made.access)
+    assert token_works(people, made.access)
     for method, path in (
         ("GET", "/v1/agents/"),
         ("GET", "/users/bea/blocks"),
@@ -263,7 +263,7 @@ def test_each_person_and_organization_has_its_own_memory(people: People) -> None
     assert "Nothing is remembered" in read(people, connect(people, people.key("fay")).access)
 
 
-def test_what_is_stored_opens_nothing(people: People) -> None:
+def test_tokens_are_not_stored_in_plain_text(people: People) -> None:
     made = connect(people, people.key("gil"))
     for file in people.server.settings.data_dir.rglob("*"):
         content = file.read_bytes() if file.is_file() else b""
@@ -271,19 +271,19 @@ def test_what_is_stored_opens_nothing(people: People) -> None:
         assert made.refresh.encode() not in content, file
 
 
-def test_a_grant_is_a_key_that_is_listed_and_revoked_as_keys_are(people: People) -> None:
+def test_a_grant_is_listed_and_revoked_like_an_api_key(people: People) -> None:
     made = connect(people, people.key("hal"))
     (listed,) = [
         one for one in people.ask(OPERATOR, "GET", "/v1/keys/") if one["name"] == "Claude (MCP)"
     ][:1]
     assert (listed["role"], listed["user_id"]) == ("user", people.id_of("hal"))
-    assert works(people, made.access)
+    assert token_works(people, made.access)
     people.ask(OPERATOR, "DELETE", f"/v1/keys/{listed['id']}")
-    assert not works(people, made.access)
+    assert not token_works(people, made.access)
     assert refresh(people, made.client_id, made.refresh).json()["error"] == "invalid_grant"
 
 
-def test_a_program_ends_its_grant_and_nobody_elses(people: People) -> None:
+def test_a_program_can_revoke_only_its_own_grant(people: People) -> None:
     made, other = connect(people, people.key("ian")), client_of(people, name="Other")
 
     def revoke(client_id: str, token: str) -> int:
@@ -292,26 +292,26 @@ def test_a_program_ends_its_grant_and_nobody_elses(people: People) -> None:
 
     for kind in (made.access, made.refresh):
         assert revoke(other, kind) == 200
-        assert works(people, made.access)
+        assert token_works(people, made.access)
     assert revoke(made.client_id, made.access) == 200
-    assert not works(people, made.access)
+    assert not token_works(people, made.access)
     assert refresh(people, made.client_id, made.refresh).status_code == 400
     again = connect(people, people.key("ian"))
     assert revoke(again.client_id, again.refresh) == 200
-    assert not works(people, again.access)
+    assert not token_works(people, again.access)
 
 
-def test_an_old_refresh_token_ends_all_of_its_grant(people: People) -> None:
+def test_reusing_a_refresh_token_revokes_the_whole_grant(people: People) -> None:
     made = connect(people, people.key("jon"))
     new = ok(refresh(people, made.client_id, made.refresh))
-    assert not works(people, made.access)
-    assert works(people, new["access_token"])
+    assert not token_works(people, made.access)
+    assert token_works(people, new["access_token"])
     assert refresh(people, made.client_id, made.refresh).json()["error"] == "invalid_grant"
-    assert not works(people, new["access_token"])
+    assert not token_works(people, new["access_token"])
     assert refresh(people, made.client_id, new["refresh_token"]).status_code == 400
 
 
-def test_a_grants_id_alone_ends_nothing(people: People) -> None:
+def test_forged_refresh_tokens_do_not_revoke_a_grant(people: People) -> None:
     made = connect(people, people.key("jon"))
     start, own, signature = made.refresh.split(".")
     forged = [
@@ -333,14 +333,14 @@ def test_a_grants_id_alone_ends_nothing(people: People) -> None:
             assert refresh(people, client_id, token).status_code == 400, token
             form = {"client_id": client_id, "client_secret": "", "token": token}
             assert people.http.post("/oauth/revoke", data=form).status_code == 200
-    assert works(people, made.access)
-    assert works(people, ok(refresh(people, made.client_id, made.refresh))["access_token"])
+    assert token_works(people, made.access)
+    assert token_works(people, ok(refresh(people, made.client_id, made.refresh))["access_token"])
 
 
-def test_a_refresh_token_is_of_no_use_to_another_program(people: People) -> None:
+def test_a_refresh_token_used_by_another_program_is_refused(people: People) -> None:
     made, other = connect(people, people.key("kim")), client_of(people, name="Other")
     assert refresh(people, other, made.refresh).status_code == 400
-    assert not works(people, made.access)  # somebody stole it
+    assert not token_works(people, made.access)  # it may be stolen
     for wrong in (
         "",
         "ricordo_refresh_",
@@ -354,7 +354,7 @@ def test_a_refresh_token_is_of_no_use_to_another_program(people: People) -> None
     assert more.json()["error"] == "invalid_scope"
 
 
-def test_a_code_counts_once_for_its_program_its_address_and_its_verifier(people: People) -> None:
+def test_a_code_works_once_with_its_client_redirect_uri_and_verifier(people: People) -> None:
     client_id, other = client_of(people), client_of(people, name="Other")
     with browser_of(people, people.key("lea")) as browser:
         code = consent(browser, client_id)["code"]
@@ -370,13 +370,15 @@ def test_a_code_counts_once_for_its_program_its_address_and_its_verifier(people:
         for who, given in wrong:
             assert token(people, who, **{"code": code, **given}).status_code in (400, 401), given
         made = ok(token(people, client_id, code=code))
-        assert works(people, made["access_token"])
+        assert token_works(people, made["access_token"])
         assert token(people, client_id, code=code).json()["error"] == "invalid_grant"
         # The code was used twice, so one of the two programs may have stolen it.
-        assert not works(people, made["access_token"])
+        assert not token_works(people, made["access_token"])
 
 
-def test_what_is_too_old_is_refused(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_codes_questions_and_tokens_are_refused(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client_id = client_of(people)
     made = connect(people, people.key("max"))
     with browser_of(people, people.key("max")) as browser:
@@ -388,12 +390,12 @@ def test_what_is_too_old_is_refused(people: People, monkeypatch: pytest.MonkeyPa
         assert "This request has expired" in browser.get(asked).text
     past = update(api_keys).values(expires_at=1)
     people.server.write(lambda tx: tx.run(past.where(api_keys.c.kind == "access")))
-    assert not works(people, made.access)
+    assert not token_works(people, made.access)
     people.server.write(lambda tx: tx.run(past.where(api_keys.c.name == "Claude (MCP)")))
     assert refresh(people, made.client_id, made.refresh).status_code == 400
 
 
-def test_nobody_is_sent_to_an_address_that_they_did_not_consent_to(people: People) -> None:
+def test_invalid_authorization_requests_are_not_redirected(people: People) -> None:
     client_id = client_of(people)
     cases: list[dict[str, Any]] = [
         {"redirect_uri": "https://evil.example/callback"},
@@ -414,7 +416,7 @@ def test_nobody_is_sent_to_an_address_that_they_did_not_consent_to(people: Peopl
         assert consent(browser, client_id, "deny") == {"error": "access_denied", "state": "s1"}
 
 
-def test_only_addresses_with_https_or_of_this_machine_are_registered(people: People) -> None:
+def test_only_https_loopback_and_app_redirect_uris_can_be_registered(people: People) -> None:
     fine = (
         "https://claude.ai/api/mcp/auth_callback",
         "http://localhost:3/x",
@@ -439,13 +441,13 @@ def test_only_addresses_with_https_or_of_this_machine_are_registered(people: Peo
     assert register(people, name="x" * 20_000).status_code == 413
 
 
-def test_registrations_fill_nothing(people: People) -> None:
+def test_client_registrations_add_no_rows(people: People) -> None:
     before = people.server.rows()
     assert len({client_of(people, name=f"Client {number}") for number in range(50)}) == 50
     assert people.server.rows() == before
 
 
-def test_a_name_with_html_is_shown_as_text(people: People) -> None:
+def test_a_client_name_with_html_is_escaped_on_the_consent_page(people: People) -> None:
     client_id = client_of(people, name='<script>alert("x")</script>\x1b[1m\u202e')
     with browser_of(people, people.key("oda")) as browser:
         page = browser.get(question(browser, client_id).headers["location"])
@@ -456,7 +458,7 @@ def test_a_name_with_html_is_shown_as_text(people: People) -> None:
     assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
 
 
-def test_a_consent_takes_a_login_and_the_form_of_this_server(people: People) -> None:
+def test_consent_needs_a_login_and_a_form_of_this_server(people: People) -> None:
     client_id = client_of(people)
     with people.server.http(follow_redirects=False) as nobody:
         page = {"accept": "text/html", "sec-fetch-mode": "navigate"}
@@ -486,10 +488,10 @@ def test_a_consent_takes_a_login_and_the_form_of_this_server(people: People) -> 
     assert "Only a person" in people.send(OPERATOR, "GET", "/oauth/authorize").text
 
 
-def test_a_disabled_or_forgotten_person_lets_nobody_in(people: People) -> None:
+def test_grants_of_disabled_and_erased_users_stop_working(people: People) -> None:
     made = connect(people, people.key("quin"))
     people.ask(OPERATOR, "PATCH", "/v1/users/quin", json={"disabled": True})
-    assert not works(people, made.access)
+    assert not token_works(people, made.access)
     assert refresh(people, made.client_id, made.refresh).status_code == 400
     made = connect(people, people.key("ray"))
     client_id = client_of(people)
@@ -497,7 +499,7 @@ def test_a_disabled_or_forgotten_person_lets_nobody_in(people: People) -> None:
         code = consent(browser, client_id)["code"]
     id = people.id_of("ray")
     assert people.send(OPERATOR, "DELETE", "/users/ray").status_code in (200, 202)
-    assert not works(people, made.access)
+    assert not token_works(people, made.access)
     assert token(people, client_id, code=code).status_code == 400
     left, until = select(api_keys.c.id).where(api_keys.c.user_id == id), time.monotonic() + LIMIT
     while people.server.read(lambda tx: tx.all(left)):
@@ -506,7 +508,7 @@ def test_a_disabled_or_forgotten_person_lets_nobody_in(people: People) -> None:
     assert refresh(people, made.client_id, made.refresh).status_code == 400
 
 
-def test_what_happens_to_a_grant_is_in_the_audit_log(people: People) -> None:
+def test_token_requests_are_in_the_audit_log_without_tokens(people: People) -> None:
     made = connect(people, people.key("sam"))
     new = ok(refresh(people, made.client_id, made.refresh))
     refresh(people, made.client_id, made.refresh)
@@ -523,7 +525,7 @@ def test_what_happens_to_a_grant_is_in_the_audit_log(people: People) -> None:
     assert new["access_token"] not in str(rows)
 
 
-def test_a_server_without_keys_needs_no_consent(tmp_path: Any) -> None:
+def test_a_server_without_api_keys_needs_no_consent(tmp_path: Any) -> None:
     with serving(tmp_path) as server, server.http() as http:
         headers = {"accept": "application/json, text/event-stream"}
         assert (
@@ -535,7 +537,7 @@ def test_a_server_without_keys_needs_no_consent(tmp_path: Any) -> None:
         assert "needs no key" in http.get("/oauth/authorize").text
 
 
-def test_a_code_and_a_refresh_token_count_once_on_two_servers_with_postgresql(
+def test_codes_and_refresh_tokens_work_once_across_two_servers(
     tmp_path: Any,
 ) -> None:
     url = postgres.server().new_database()
@@ -553,9 +555,9 @@ def test_a_code_and_a_refresh_token_count_once_on_two_servers_with_postgresql(
                 code = consent(browser, client_id)["code"]
             made = ok(token(there, client_id, code=code))
             new = ok(refresh(here, client_id, made["refresh_token"]))
-            assert works(there, new["access_token"])
+            assert token_works(there, new["access_token"])
             assert refresh(there, client_id, made["refresh_token"]).status_code == 400
-            assert not works(here, new["access_token"])
+            assert not token_works(here, new["access_token"])
             assert token(here, client_id, code=code).status_code == 400
     finally:
         postgres.server().drop(url)

@@ -53,7 +53,7 @@ async def connected(server: ServerInThread, key: str, **headers: str) -> AsyncIt
         yield client
 
 
-async def said(client: Client, tool: str, **arguments: Any) -> str:
+async def call_tool(client: Client, tool: str, **arguments: Any) -> str:
     result = await client.call_tool(tool, arguments)
     text = "".join(one.text for one in result.content if one.type == "text")
     return f"ERROR: {text}" if result.is_error else text
@@ -63,42 +63,42 @@ def block(http: httpx2.Client, user: str, label: str, body: str, policy: str) ->
     ok(http.put(f"/users/{user}/blocks/{label}", json={"body": body, "policy": policy}))
 
 
-async def test_a_program_reads_searches_writes_and_asks(
+async def test_an_mcp_client_can_read_search_write_and_message_agents(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     block(http, "ada", "human", "Her name is Ada.", "direct")
     agent = ok(http.post("/v1/agents/", json={"name": "Nina", "model": MODEL}))["id"]
     server.says("Hello Ada, I am Nina.")
     async with connected(server, server.key("ada")) as client:
-        first, about, body = (await said(client, "read_memory")).split("\n")[:3]
+        first, about, body = (await call_tool(client, "read_memory")).split("\n")[:3]
         assert (first, body) == ("# human (policy direct)", "Her name is Ada.")
         assert about.startswith("The human block:")
-        assert await said(client, "list_agents") == f"Nina ({agent}): no description"
+        assert await call_tool(client, "list_agents") == f"Nina ({agent}): no description"
         assert (
-            await said(client, "ask_agent", message="I fly to Lisbon on Monday.")
+            await call_tool(client, "ask_agent", message="I fly to Lisbon on Monday.")
             == "Hello Ada, I am Nina."
         )
-        found = await said(client, "search_memory", query="Lisbon")
+        found = await call_tool(client, "search_memory", query="Lisbon")
         assert "user] I fly to Lisbon on Monday." in found
-        assert "was written" in await said(
+        assert "was written" in await call_tool(
             client, "write_memory", label="human", text="Ada, a pilot.", reason="She said so."
         )
         nothing = "Nothing was found that matches well. The nearest results:\n"
-        assert (await said(client, "search_memory", query="zeppelin")).startswith(nothing)
+        assert (await call_tool(client, "search_memory", query="zeppelin")).startswith(nothing)
         # Null for an optional argument counts as left out.
-        found = await said(client, "search_memory", query="zeppelin", agent=None, limit=None)
+        found = await call_tool(client, "search_memory", query="zeppelin", agent=None, limit=None)
         assert found.startswith(nothing)
     (last, *_) = ok(http.get("/users/ada/blocks/human/history"))
     assert (last["author"], last["message"]) == ("an MCP client for ada", "She said so.")
 
 
-async def test_what_waits_for_approval_waits_also_where_the_key_could_approve(
+async def test_changes_over_mcp_are_proposed_even_if_the_key_may_approve(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     block(http, "ben", "human", "He likes tea.", "propose")
     key = server.key("ben")
     async with connected(server, key) as client:
-        assert "proposed" in await said(
+        assert "proposed" in await call_tool(
             client, "write_memory", label="human", text="He likes gin.", reason="So."
         )
         change = {
@@ -107,18 +107,18 @@ async def test_what_waits_for_approval_waits_also_where_the_key_could_approve(
             "new_text": "green tea",
             "reason": "He said it.",
         }
-        assert "proposed" in await said(client, "propose_memory", **change)
-        assert "proposals that wait for the owner: 1" in await said(
+        assert "proposed" in await call_tool(client, "propose_memory", **change)
+        assert "proposals that wait for the owner: 1" in await call_tool(
             client, "read_memory", label="human"
         )
-        assert "proposed" in await said(
+        assert "proposed" in await call_tool(
             client, "write_memory", label="wholly/new", text="Something.", reason="So."
         )
     assert ok(http.get("/users/ben/blocks/human"))["body"] == "He likes tea."
     assert [one["author_kind"] for one in ok(http.get("/users/ben/diffs"))] == ["service"] * 2
 
 
-async def test_a_key_sees_the_tools_that_it_may_use_and_no_others(server: ServerInThread) -> None:
+async def test_a_key_sees_only_the_tools_that_its_scopes_allow(server: ServerInThread) -> None:
     for scopes, seen in (
         (("memory:read",), {"read_memory"}),
         (("messages:read", "agents:read"), {"list_agents", "search_memory"}),
@@ -149,11 +149,13 @@ async def test_a_key_sees_the_tools_that_it_may_use_and_no_others(server: Server
                 "search_memory",
             }
             if "write_memory" not in seen:
-                refused = await said(client, "write_memory", label="human", text="x", reason="x")
+                refused = await call_tool(
+                    client, "write_memory", label="human", text="x", reason="x"
+                )
                 assert "the key of this client does not allow it" in refused
 
 
-async def test_two_people_never_read_each_other(
+async def test_two_users_cannot_read_each_other_over_mcp(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     block(http, "mia", "diary", "Mia's secret plan.", "direct")
@@ -168,10 +170,10 @@ async def test_two_people_never_read_each_other(
     )
     async with connected(server, server.key("noa")) as client:
         everything = [
-            await said(client, "read_memory"),
-            await said(client, "search_memory", query="plan heist"),
+            await call_tool(client, "read_memory"),
+            await call_tool(client, "search_memory", query="plan heist"),
         ]
-        everything.append(await said(client, "read_memory", label="diary"))
+        everything.append(await call_tool(client, "read_memory", label="diary"))
         everything += [str(one) for one in (await client.list_resources()).resources]
         with pytest.raises(MCPError, match="diary"):
             await client.read_resource("memory://blocks/diary")
@@ -180,12 +182,14 @@ async def test_two_people_never_read_each_other(
         assert not [text for text in everything if "heist" in text or "secret plan" in text]
     service = server.key(role="service")
     async with connected(server, service) as client:
-        assert "Name the user in the header X-Ricordo-User" in await said(client, "read_memory")
+        assert "Name the user in the header X-Ricordo-User" in await call_tool(
+            client, "read_memory"
+        )
     async with connected(server, service, **{"x-ricordo-user": "mia"}) as client:
-        assert "Mia's secret plan." in await said(client, "read_memory")
+        assert "Mia's secret plan." in await call_tool(client, "read_memory")
 
 
-async def test_blocks_are_resources_that_tell_of_their_changes(
+async def test_blocks_are_resources_with_change_notifications(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     block(http, "kim", "projects/thesis", "Chapter one.", "direct")
@@ -219,7 +223,7 @@ async def test_blocks_are_resources_that_tell_of_their_changes(
             await client.get_prompt("nothing")
 
 
-async def test_the_profile_is_a_resource_of_its_person_alone(
+async def test_the_profile_resource_belongs_to_its_user(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     block(http, "lea", "human", "Writes about xqwhales.", "direct")
@@ -238,11 +242,11 @@ async def test_the_profile_is_a_resource_of_its_person_alone(
             await client.read_resource("memory://profile")
 
 
-async def test_the_first_memory_of_a_person_can_be_proposed(
+async def test_the_first_memory_of_a_new_user_can_be_proposed(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     async with connected(server, server.key("new-person")) as client:
-        answer = await said(
+        answer = await call_tool(
             client,
             "propose_memory",
             label="human",
@@ -251,13 +255,13 @@ async def test_the_first_memory_of_a_person_can_be_proposed(
             reason="Said so.",
         )
         assert "It was proposed to the owner" in answer
-        refused = await said(
+        refused = await call_tool(
             client, "propose_memory", label="plans", old_text="x", new_text="y", reason="Said so."
         )
         assert 'There is no memory block "plans"' in refused
 
 
-async def test_what_makes_no_sense_is_answered_by_a_sentence(server: ServerInThread) -> None:
+async def test_invalid_mcp_calls_are_answered_with_a_reason(server: ServerInThread) -> None:
     async with connected(server, server.key("zoe")) as client:
         for tool, arguments, words in (
             ("search_memory", {}, "query: Field required"),
@@ -273,7 +277,7 @@ async def test_what_makes_no_sense_is_answered_by_a_sentence(server: ServerInThr
             ("ask_agent", {"message": "Hi", "agent": "nobody"}, "0 agents are named"),
             ("erase_everything", {}, "there is no such tool"),
         ):
-            answer = await said(client, tool, **arguments)
+            answer = await call_tool(client, tool, **arguments)
             assert answer.startswith("ERROR: ")
             assert words in answer
     for body in (b"", b"[]", b"{", b'{"jsonrpc": "2.0"}', b"null"):
@@ -303,7 +307,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
+async def test_a_stdio_server_uses_the_same_memory(
     environment: dict[str, str], quick_command: Sequence[str]
 ) -> None:
     command, *arguments = [*quick_command, "mcp", "--user", "ada"]
@@ -311,11 +315,11 @@ async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
         server = StdioServerParameters(command=command, args=arguments, env=environment)
         # The client's default is the stream that was captured while its module was imported.
         async with Client(stdio_client(server, errlog=sys.__stderr__)) as client:
-            before = await said(client, "read_memory")
+            before = await call_tool(client, "read_memory")
             assert "Her name is Ada." in before if round else before == "Nothing is remembered yet."
             if not round:
                 change = {"label": "human", "text": "Her name is Ada.", "reason": "She said it."}
-                assert "proposed" in await said(client, "write_memory", **change)
+                assert "proposed" in await call_tool(client, "write_memory", **change)
         if not round:
             approving = [*quick_command, "memory", "approve", "ada", "all"]
             done = await asyncio.create_subprocess_exec(
@@ -324,7 +328,7 @@ async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
             assert b"approved" in (await done.communicate())[0]
 
 
-def test_lines_that_are_no_messages_are_answered_and_news_are_not(
+def test_invalid_lines_are_answered_but_notifications_are_not(
     environment: dict[str, str], quick_command: Sequence[str]
 ) -> None:
     news = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -346,7 +350,7 @@ def test_lines_that_are_no_messages_are_answered_and_news_are_not(
     assert answers[1]["error"]["code"] == -32700
 
 
-async def test_a_label_of_any_signs_names_one_block(
+async def test_labels_with_any_characters_name_their_block(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     labels = [
@@ -357,11 +361,11 @@ async def test_a_label_of_any_signs_names_one_block(
         block(http, "label-user", quote(label), "Empty.", "direct")
     async with connected(server, server.key("label-user")) as client:
         for label in labels:
-            written = await said(
+            written = await call_tool(
                 client, "write_memory", label=label, text=f"Text of {label}.", reason="So."
             )
             assert "was written" in written, label
-            assert f"Text of {label}." in await said(client, "read_memory", label=label)
+            assert f"Text of {label}." in await call_tool(client, "read_memory", label=label)
         resources = (await client.list_resources()).resources
         texts = {
             resource.name: (await client.read_resource(resource.uri)).contents[0].text

@@ -9,7 +9,7 @@ from tests.cli.conftest import Shell
 BLOCK = {"label": "human", "value": "She likes green tea in the morning, without sugar.\nTODO"}
 
 
-def test_memory_is_audited_beside_a_server_and_at_rest_alike(shell: Shell) -> None:
+def test_the_audit_is_the_same_with_and_without_a_running_server(shell: Shell) -> None:
     with shell.serving() as server:
         made = httpx2.post(f"{server.address}/v1/blocks/", json=BLOCK, trust_env=False)
         assert made.status_code == 200
@@ -47,14 +47,14 @@ def test_memory_is_audited_beside_a_server_and_at_rest_alike(shell: Shell) -> No
     assert "human (direct) of block block-" in whole
 
 
-def test_where_there_is_no_database_the_audit_says_so(shell: Shell) -> None:
+def test_an_audit_without_a_database_reports_that(shell: Shell) -> None:
     answer = shell.run("memory", "audit")
     assert answer.returncode == 2
     assert "There is no database at" in answer.stderr
     assert not shell.data.exists()
 
 
-def test_the_counts_by_user_and_a_gate_for_scripts(shell: Shell) -> None:
+def test_the_audit_shows_counts_by_user_and_fails_above_the_gate(shell: Shell) -> None:
     lines = ["I live in Graz.", "I live in Vienna.", "My name is Ada."]
     with shell.serving() as server:
         body = {"body": "\n".join(lines)}

@@ -130,13 +130,13 @@ async def test_faults_of_facts_are_counted_by_user(stage: Stage) -> None:
         ("I like tea.", 900, False),
     ],
 )
-def test_a_time_that_was_ahead_and_is_over_makes_a_line_stale(
+def test_a_line_is_stale_once_its_future_date_has_passed(
     line: str, days: int, is_over: bool
 ) -> None:
     assert is_past(line, NOW, NOW + days * DAY) is is_over
 
 
-async def test_days_of_talk_leave_little_in_memory_that_should_not_be_there(
+async def test_days_of_conversation_leave_few_faults_in_memory(
     stage: Stage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The short form of `python -m bench.hygiene`."""

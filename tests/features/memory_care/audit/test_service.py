@@ -14,15 +14,15 @@ from ricordo.storage.engine.store import Store
 from tests.seams import make
 
 
-async def audited(store: Store) -> Audit:
+async def run_audit(store: Store) -> Audit:
     return await store.read(lambda tx: audit(tx, Scope()))
 
 
-def found(what: Audit, *kinds: str) -> list[tuple[str, str, int]]:
+def findings_of(what: Audit, *kinds: str) -> list[tuple[str, str, int]]:
     return [(one.kind, one.place, one.line) for one in what.findings if one.kind in kinds]
 
 
-async def wrote(
+async def store_edit(
     store: Store,
     state: AgentState,
     label: str,
@@ -40,7 +40,7 @@ async def wrote(
     await store.write(lambda tx: commit(tx, state, memory, Scope(), given))
 
 
-def test_junk_is_told_by_what_it_is_and_other_lines_are_left_alone() -> None:
+def test_junk_lines_are_found_with_a_reason_and_other_lines_are_not() -> None:
     for why, *lines in (
         ("says nothing", "TODO", "- n/a", "…", "[insert name here]"),
         (
@@ -77,13 +77,13 @@ def test_junk_is_told_by_what_it_is_and_other_lines_are_left_alone() -> None:
             assert junk_in(line or "", "human") == why, line
 
 
-async def test_lines_that_nobody_said_are_unsupported_and_what_people_wrote_is_not(
+async def test_lines_without_evidence_are_unsupported_unless_people_wrote_them(
     store: Store,
 ) -> None:
     state = await make.stored_agent(
         store, with_blocks=[make.block("human", "Invented by her owner, whoever that is.")]
     )
-    await wrote(
+    await store_edit(
         store,
         state,
         "human",
@@ -92,12 +92,12 @@ async def test_lines_that_nobody_said_are_unsupported_and_what_people_wrote_is_n
         "# Facts",
         said=["Hi! I'm studying maths, I mean mathematics, in Turin."],
     )
-    what = await audited(store)
-    assert found(what, "unsupported") == [("unsupported", "human", 3)]
+    what = await run_audit(store)
+    assert findings_of(what, "unsupported") == [("unsupported", "human", 3)]
     assert (what.blocks, what.lines, what.counts["unsupported"]) == (1, 4, 1)
 
 
-async def test_dates_times_and_numbers_are_not_words_that_a_user_must_have_said(
+async def test_dates_times_and_numbers_need_no_evidence(
     store: Store,
 ) -> None:
     true = (
@@ -119,20 +119,22 @@ async def test_dates_times_and_numbers_are_not_words_that_a_user_must_have_said(
     said = [
         "I prefer green tea, play the piano, and live in Turin. It pays. On the 14th I ate 3 cakes."
     ]
-    await wrote(store, state, "human", *true, *invented, said=said)
-    assert found(await audited(store), "unsupported") == [
+    await store_edit(store, state, "human", *true, *invented, said=said)
+    assert findings_of(await run_audit(store), "unsupported") == [
         ("unsupported", "human", len(true) + number) for number in (1, 2, 3)
     ]
 
 
-async def test_a_version_without_a_step_and_what_users_said_later_support_nothing(
+async def test_versions_without_a_step_and_later_messages_count_as_unsupported(
     store: Store, clock: Any
 ) -> None:
     state = await make.stored_agent(
         store, with_blocks=[make.block("human", ""), make.block("notes", "")]
     )
-    await wrote(store, state, "notes", "Studies mathematics in Turin.", run_id=None, step_id=None)
-    await wrote(store, state, "human", "Studies mathematics in Turin.", said=["Hello."])
+    await store_edit(
+        store, state, "notes", "Studies mathematics in Turin.", run_id=None, step_id=None
+    )
+    await store_edit(store, state, "human", "Studies mathematics in Turin.", said=["Hello."])
     late = make.message(
         state.agent,
         "I study mathematics in Turin.",
@@ -142,7 +144,7 @@ async def test_a_version_without_a_step_and_what_users_said_later_support_nothin
     await store.write(lambda tx: insert_messages(tx, [late]))
     reasons = {
         one.place: one.reason
-        for one in (await audited(store)).findings
+        for one in (await run_audit(store)).findings
         if one.kind == "unsupported"
     }
     assert reasons == {
@@ -151,7 +153,7 @@ async def test_a_version_without_a_step_and_what_users_said_later_support_nothin
     }
 
 
-async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store: Store) -> None:
+async def test_duplicates_secrets_and_untrusted_texts_are_found_in_blocks(store: Store) -> None:
     line = "She likes green tea in the morning, without any sugar."
     near = "She likes green tea in the early morning, without any sugar."
     state = await make.stored_agent(
@@ -162,18 +164,18 @@ async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store
             make.block("other", near),
         ],
     )
-    await wrote(
+    await store_edit(
         store, state, "notes", line, "And so on.", is_untrusted=True, said=[line, "and so on"]
     )
-    what = await audited(store)
-    assert found(what, "duplicate", "near-duplicate", "untrusted") == [
+    what = await run_audit(store)
+    assert findings_of(what, "duplicate", "near-duplicate", "untrusted") == [
         ("untrusted", "notes", 0),
         ("duplicate", "notes", 1),
         ("near-duplicate", "other", 1),
     ]
 
 
-async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(
+async def test_an_old_unredacted_secret_is_found_but_not_shown(
     store: Store,
 ) -> None:
     from sqlalchemy import update
@@ -186,18 +188,18 @@ async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(
             update(table).where(table.c.id == state.blocks[0].id).values(value="password: hunter22")
         )
     )
-    (one,) = [one for one in (await audited(store)).findings if one.kind == "secret"]
+    (one,) = [one for one in (await run_audit(store)).findings if one.kind == "secret"]
     assert (one.text, one.reason) == ("password: [secret removed: password]", "password")
 
 
-async def test_passages_are_looked_through_too(store: Store) -> None:
+async def test_passages_are_audited_too(store: Store) -> None:
     archive = make.archive()
     texts = ("Tea grows in Darjeeling.", "tea  grows in Darjeeling.", "N/A", "A page said so.")
     new = [make.passage(archive, text, is_untrusted=text.startswith("A page")) for text in texts]
     await store.write(lambda tx: insert_archive(tx, archive, new_passages=new))
-    what = await audited(store)
+    what = await run_audit(store)
     assert what.passages == 4
-    assert found(what, "duplicate", "junk", "untrusted") == [
+    assert findings_of(what, "duplicate", "junk", "untrusted") == [
         ("duplicate", new[1].id, 0),
         ("junk", new[2].id, 0),
         ("untrusted", new[3].id, 0),
@@ -210,10 +212,10 @@ async def test_growth_is_counted_over_all_versions(store: Store) -> None:
     )
     agent = state.agent
     for number in range(4):
-        await wrote(store, state, "human", f"Fact {number}", said=["Fact 0 1 2 3"])
+        await store_edit(store, state, "human", f"Fact {number}", said=["Fact 0 1 2 3"])
         held = await store.read(lambda tx: blocks.of_agent(tx, agent.id))
         state = AgentState(agent, state.conversation, held)
-    human, notes = (await audited(store)).growth
+    human, notes = (await run_audit(store)).growth
     assert (human.label, human.began, human.characters, human.versions, human.per_version) == (
         "human",
         3,

@@ -12,7 +12,7 @@ def receipts_of(shell: Shell) -> list[Path]:
     return sorted((shell.data / "receipts").glob("*.json"))
 
 
-def test_a_user_is_forgotten_without_a_server_and_the_receipt_can_be_checked(shell: Shell) -> None:
+def test_a_user_can_be_erased_without_a_server_and_the_receipt_verified(shell: Shell) -> None:
     remember(shell, "ada", "bob")
     refused = shell.run("memory", "forget", "ada", said="n\n")
     assert refused.returncode == 1
@@ -42,7 +42,7 @@ def test_a_user_is_forgotten_without_a_server_and_the_receipt_can_be_checked(she
     assert (changed.returncode, "was changed after it was signed" in changed.stdout) == (1, True)
 
 
-def test_a_server_that_runs_does_it(shell: Shell) -> None:
+def test_a_running_server_erases_a_user_for_the_command(shell: Shell) -> None:
     remember(shell, "ada")
     with shell.serving() as server:
         done = shell.run("memory", "forget", "ada", "--yes", "--server", server.address)
@@ -55,7 +55,7 @@ def test_a_server_that_runs_does_it(shell: Shell) -> None:
     assert len(receipts_of(shell)) == 1
 
 
-def test_it_says_where_nothing_can_be_done(shell: Shell) -> None:
+def test_erasure_commands_report_missing_databases_servers_and_users(shell: Shell) -> None:
     nothing = shell.run("memory", "forget", "ada", "--yes")
     assert (nothing.returncode, "There is no database at" in nothing.stderr) == (2, True)
     silent = shell.run("memory", "forget", "ada", "--yes", "--server", "http://127.0.0.1:9")
@@ -63,7 +63,7 @@ def test_it_says_where_nothing_can_be_done(shell: Shell) -> None:
     remember(shell, "ada")
     for command in (("memory", "forget", "nobody"), ("user", "delete", "nobody")):
         unknown = shell.run(*command)
-        assert (unknown.returncode, unknown.stdout) == (2, "")  # nothing was asked
+        assert (unknown.returncode, unknown.stdout) == (2, "")  # without asking for confirmation
         assert 'There is no user "nobody"' in unknown.stderr
         assert "--yes shows the receipt" in unknown.stderr
     missing = shell.run("memory", "receipt", "nothing.json")

@@ -41,12 +41,12 @@ def database(path: Path, user_id: str) -> Path:
     return path
 
 
-def test_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None:
+def test_only_the_users_repositories_and_backups_are_deleted(tmp_path: Path) -> None:
     current = database(tmp_path / "ricordo.db", "user-ada")
     theirs = database(tmp_path / "backups" / "a.db", "user-ada")
     others = database(tmp_path / "backups" / "b.db", "user-bob")
-    # Leftovers of kills: a repository that was being created, one that was being replaced, one that
-    # was being pushed from.
+    # Leftovers of kills: a repository that was being created, one that was being replaced, and
+    # one from which objects were being pushed.
     own = [f"chain-ada.{kind}" for kind in ("git", "new", "old", "remote-1.aside")]
     for name in (*own, "chain-bob.git", "chain-ada2.remote-2.aside"):
         (tmp_path / "repositories" / name / "objects").mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None:
     assert set(done.files) == {"backups/a.db", *(f"repositories/{name}" for name in own)}
 
 
-def test_a_repository_that_is_just_being_made_is_waited_for(
+def test_erasure_waits_for_a_locked_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "repositories" / "chain-ada.git"
@@ -79,7 +79,7 @@ def test_a_repository_that_is_just_being_made_is_waited_for(
     assert erase_files(tmp_path, None, ADA).files == {"repositories/chain-ada.git": "removed"}
 
 
-def test_a_repository_whose_remote_was_removed_before_goes_by_its_mark(tmp_path: Path) -> None:
+def test_repositories_of_removed_remotes_are_deleted_by_their_owner_file(tmp_path: Path) -> None:
     own = tmp_path / "data" / "remotes"
     for name, chain in (
         ("ada.git", "chain-ada"),
@@ -93,7 +93,7 @@ def test_a_repository_whose_remote_was_removed_before_goes_by_its_mark(tmp_path:
     assert [path.name for path in own.iterdir() if any(path.iterdir())] == ["bob.git"]
 
 
-def test_remotes_in_the_data_folder_go_and_those_elsewhere_are_named(tmp_path: Path) -> None:
+def test_remotes_in_the_data_folder_are_deleted_and_others_reported(tmp_path: Path) -> None:
     own = tmp_path / "data" / "remotes"
     for folder in (own / "ada.git" / "objects", own / "bob.git" / "objects", tmp_path / "ada.git"):
         folder.mkdir(parents=True)
@@ -124,7 +124,7 @@ def test_remotes_in_the_data_folder_go_and_those_elsewhere_are_named(tmp_path: P
     ]
 
 
-def test_a_remote_that_others_use_too_is_named_and_left(tmp_path: Path) -> None:
+def test_a_remote_shared_with_others_is_reported_and_kept(tmp_path: Path) -> None:
     place = tmp_path / "remotes" / "team" / "all"
     place.mkdir(parents=True)
     erasure = ADA.model_copy(update={"remotes": {str(place): "git"}})
@@ -134,10 +134,10 @@ def test_a_remote_that_others_use_too_is_named_and_left(tmp_path: Path) -> None:
         assert any("belongs to others too" in line for line in done.elsewhere), other
 
 
-def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(
+def test_unused_files_in_the_remotes_folder_are_counted(
     tmp_path: Path,
 ) -> None:
-    """The folder of a remote that was removed earlier stays, and no row says whose it was."""
+    """The folder of a remote that was removed earlier stays, since no row names its owner."""
     for name in ("was-hers.git", "bob.git", "team/carol.git", "empty"):
         (tmp_path / "remotes" / name).mkdir(parents=True)
     (tmp_path / "remotes" / "was-hers.git" / "HEAD").write_text("ref: refs/heads/main")
@@ -148,19 +148,20 @@ def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(
     assert done.files == {}
 
 
-def test_a_dump_goes_unless_it_is_from_before_the_user_came(tmp_path: Path) -> None:
+def test_dumps_made_since_the_user_came_are_deleted(tmp_path: Path) -> None:
     (tmp_path / "backups").mkdir()
     for name, moment in (("old.dump", 999), ("new.dump", 1_001), ("broken.db", 1_001)):
         (tmp_path / "backups" / name).write_text("PGDMP, or what was left of a database.")
         os.utime(tmp_path / "backups" / name, (moment, moment))
     erase_files(tmp_path, tmp_path / "ricordo.db", ADA)
     assert [path.name for path in (tmp_path / "backups").iterdir()] == ["old.dump"]
-    # If no row of a user has a time, the user may be only in a block, and nobody knows since when.
+    # If no row of a user has a time, only a block may name the user, and the user's first day is
+    # unknown.
     erase_files(tmp_path, None, ADA.model_copy(update={"began_at": None}))
     assert list((tmp_path / "backups").iterdir()) == []
 
 
-def test_a_file_that_cannot_be_removed_is_said(
+def test_a_file_that_cannot_be_deleted_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database(tmp_path / "backups" / "a.db", "user-ada")
@@ -189,7 +190,7 @@ def erasure(secret: Secret, name: str = "ada") -> Erasure:
     )
 
 
-def test_a_receipt_is_stored_and_found_by_a_name_that_it_does_not_hold(tmp_path: Path) -> None:
+def test_a_receipt_is_found_by_name_without_containing_the_name(tmp_path: Path) -> None:
     secret = Secret(tmp_path)
     receipt = receipts.receipt_of(secret, erasure(secret, "ada lovelace"))
     receipts.write(tmp_path, receipt)
@@ -214,7 +215,9 @@ def test_a_receipt_is_stored_and_found_by_a_name_that_it_does_not_hold(tmp_path:
         )
 
 
-def test_a_changed_receipt_and_one_of_another_installation_are_told_apart(tmp_path: Path) -> None:
+def test_changed_receipts_and_receipts_of_other_installations_fail_verification(
+    tmp_path: Path,
+) -> None:
     secret, other = Secret(tmp_path / "a"), Secret(tmp_path / "b")
     receipt = receipts.receipt_of(secret, erasure(secret))
     assert receipts.verify(receipt, secret)
@@ -224,7 +227,7 @@ def test_a_changed_receipt_and_one_of_another_installation_are_told_apart(tmp_pa
         assert not receipts.verify({**receipt, name: "another"}), name
 
 
-def test_what_is_no_receipt_is_refused(tmp_path: Path) -> None:
+def test_files_that_are_no_receipts_are_refused(tmp_path: Path) -> None:
     for signature in (
         None,
         {"algorithm": "none"},

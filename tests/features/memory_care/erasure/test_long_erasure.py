@@ -1,7 +1,7 @@
 """Forgetting a user with many messages.
 
-Every transaction of it is short, so that other writers do not wait. Agents and archives are shared:
-some of their rows are hers. The last step, which rewrites the files, is left out.
+Every transaction of it is short, so that other writers do not wait. Agents and archives are shared,
+and have rows of this user and of others. The last step, which rewrites the files, is left out.
 """
 
 import random
@@ -34,7 +34,7 @@ NEEDLE = "needle"
 
 @dataclass(frozen=True)
 class Size:
-    """Her messages and passages in shared agents; others have `others` times as many."""
+    """The user's messages and passages in shared agents; others have `others` times as many."""
 
     messages: int
     passages: int

@@ -109,7 +109,7 @@ class World:
         }
 
 
-def peopled(server: ServerInThread, http: httpx2.Client) -> World:
+def world_with_bob(server: ServerInThread, http: httpx2.Client) -> World:
     """Bob has a separate agent and memory, and uses the agent that Ada will use too."""
     made = World(server, http)
     made.ids["shared"] = made.agent("Nina")
@@ -134,7 +134,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     url = None if is_file else postgres.server().new_database()
     place = {} if url is None else {"database_url": url}
     with serving(tmp_path / "data", traces="all", **place) as server, server.http() as http:
-        yield peopled(server, http)
+        yield world_with_bob(server, http)
     if url:
         postgres.server().drop(url)
 
@@ -142,7 +142,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def running_world(running_server: ServerInThread, running_http: httpx2.Client) -> World:
     """Open a world for the tests of this module; take `shared`."""
-    return peopled(running_server, running_http)
+    return world_with_bob(running_server, running_http)
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def ask_about_ada(world: World) -> None:
     assert canary("passage") in answer
 
 
-def beside(world: World) -> tuple[list[Path], Path]:
+def files_beside_the_database(world: World) -> tuple[list[Path], Path]:
     """Make files outside the database.
 
     The files are the user's repository, a dump with the user's data, and another user's repository.
@@ -232,7 +232,7 @@ def beside(world: World) -> tuple[list[Path], Path]:
     return files, other
 
 
-def backed_up(world: World, name: str) -> Path:
+def back_up(world: World, name: str) -> Path:
     """Put a copy of the database into the data folder, as an upgrade does.
 
     With PostgreSQL, only its folder.
@@ -267,15 +267,15 @@ def everything_of_bob(found: dict[str, set[str]], world: World) -> dict[str, set
     }
 
 
-def test_what_she_wrote_is_nowhere_and_what_others_wrote_is_as_it_was(world: World) -> None:
-    before_her = backed_up(world, "before")
+def test_erasing_a_user_removes_all_their_data_and_keeps_others(world: World) -> None:
+    before_her = back_up(world, "before")
     was_there = before_her.exists()
     ada(world)
     ask_about_ada(world)
     world.flush(world.ids["shared"])
     world.say(world.ids["bob"], "It is me, Bob.", "Hello Bob.")
-    with_her = backed_up(world, "with")
-    going, staying = beside(world)
+    with_her = back_up(world, "with")
+    going, staying = files_beside_the_database(world)
     before = world.rows()
     assert len(world.server.read(in_tables)) > 20
 
@@ -304,7 +304,7 @@ def test_what_she_wrote_is_nowhere_and_what_others_wrote_is_as_it_was(world: Wor
     assert {agent["id"] for agent in receipt["agents"]} == {world.ids["shared"], world.ids["hers"]}
 
 
-def test_agents_that_are_hers_alone_go_with_her_and_what_others_have_stays(world: World) -> None:
+def test_erasure_deletes_agents_of_the_user_alone_and_keeps_shared_data(world: World) -> None:
     ada(world)
     hers, shared, name = world.ids["hers"], world.ids["shared"], world.ids["name"]
     alone = world.post("/v1/blocks/", {"label": "alone", "value": canary("alone")})["id"]
@@ -344,7 +344,7 @@ def test_agents_that_are_hers_alone_go_with_her_and_what_others_have_stays(world
     assert receipts.verify(receipt, Secret(world.data))
 
 
-def test_an_agent_that_saw_her_memory_and_was_never_spoken_to_stays_and_shows_it_no_more(
+def test_an_unused_agent_with_the_users_memory_stays_without_it(
     shared: World,
 ) -> None:
     name = shared.ids["name"]
@@ -358,7 +358,7 @@ def test_an_agent_that_saw_her_memory_and_was_never_spoken_to_stays_and_shows_it
     assert not any(one["is_deleted"] for one in receipt["agents"])
 
 
-def test_she_is_unknown_at_once_and_everything_goes_on_with_those_who_stay(shared: World) -> None:
+def test_an_erased_user_is_unknown_at_once_and_others_are_unaffected(shared: World) -> None:
     name = shared.ids["name"]
     ada(shared)
     ask_about_ada(shared)
@@ -387,7 +387,7 @@ def test_she_is_unknown_at_once_and_everything_goes_on_with_those_who_stay(share
     assert [hit for hit in found if CANARY in repr(hit)] == []
 
 
-def test_asked_again_it_gives_the_same_receipt_and_who_was_never_here_is_unknown(
+def test_a_repeated_erasure_returns_the_same_receipt(
     shared: World,
 ) -> None:
     name = shared.ids["name"]
@@ -412,7 +412,7 @@ def test_asked_again_it_gives_the_same_receipt_and_who_was_never_here_is_unknown
     assert (refused.status_code, "runs the server" in refused.text) == (409, True)
 
 
-def test_a_turn_of_hers_is_cancelled_first(shared: World) -> None:
+def test_erasure_cancels_a_running_turn_of_the_user(shared: World) -> None:
     name = shared.ids["name"]
     thread = shared.thread(shared.ids["shared"], name)
     gate = Gate(shared.server, canary("late"))
@@ -441,7 +441,7 @@ def said_in_bobs_conversation(world: World, text: str, **signed: str) -> None:
     ok(world.http.post(f"/v1/conversations/{world.ids['bob']}/messages", json=body))
 
 
-def test_messages_in_others_conversations_go_by_her_identifier_and_by_a_name_that_is_hers_alone(
+def test_messages_in_others_conversations_are_erased_by_identifier_or_unique_name(
     world: World,
 ) -> None:
     world.put("/users/ada/blocks/human", "Ada likes tea.")
@@ -479,7 +479,7 @@ def test_messages_in_others_conversations_go_by_her_identifier_and_by_a_name_tha
     )
 
 
-def test_a_name_that_two_users_have_erases_neithers_messages(world: World) -> None:
+def test_a_name_shared_by_two_users_erases_no_messages(world: World) -> None:
     for user in ("ada", "ada-2"):
         world.put(f"/users/{user}/blocks/human", "Likes tea.")
     namesake = world.user_id("ada-2")
@@ -497,7 +497,7 @@ def test_a_name_that_two_users_have_erases_neithers_messages(world: World) -> No
     assert any("Which of them" in hit["content"] for hit in hits)
 
 
-def test_messages_under_a_former_identifier_go_after_a_rename(world: World) -> None:
+def test_messages_under_former_identifiers_are_erased(world: World) -> None:
     world.put("/users/ada/blocks/human", "Ada likes tea.")
     for signed in ({"sender_id": "ada"}, {"name": "ada"}):
         said_in_bobs_conversation(world, f"I am {canary('guest')}.", **signed)
@@ -511,7 +511,7 @@ def test_messages_under_a_former_identifier_go_after_a_rename(world: World) -> N
     assert in_files(world.data) == []
 
 
-def test_a_former_identifier_that_is_anothers_now_erases_nothing_of_theirs(world: World) -> None:
+def test_a_former_identifier_now_used_by_another_erases_nothing(world: World) -> None:
     world.put("/users/ada/blocks/human", "Ada likes tea.")
     ok(world.http.patch("/v1/users/ada", json={"identifier": "lovelace", "name": "lovelace"}))
     world.put("/users/ada/blocks/human", "Another Ada.")

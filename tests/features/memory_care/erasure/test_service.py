@@ -146,7 +146,7 @@ async def erase_beside(stage: Stage, running: Job) -> None:
         await erasure
 
 
-async def found(stage: Stage) -> list[str]:
+async def remaining_texts(stage: Stage) -> list[str]:
     return await stage.store.read(in_tables)
 
 
@@ -173,7 +173,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ricordo.features.memory_care.erasure.jobs._PAUSE", 0)
 
 
-async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
+async def test_an_erasure_killed_after_any_write_is_completed_and_counted_once(
     stage: Stage, tmp_path: Path
 ) -> None:
     """Agents, archives and a remote are deleted too, and hidden at once.
@@ -214,7 +214,7 @@ async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
 
     assert await erase_killed_after_any_write(stage) > 10
 
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
     assert not follower.exists()
     # A sync would create the file again.
     assert await all_jobs(stage, SYNC) == []
@@ -242,7 +242,7 @@ async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
         await find_receipt(stage.runtime, Scope(organization_id="org-other"), state["id"])
 
 
-async def test_a_receipt_names_what_every_sweep_removed_also_before_a_copy_ended(
+async def test_a_receipt_lists_what_every_sweep_removed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.features.memory_care.erasure.work._TRIES", 2)
@@ -269,7 +269,7 @@ async def test_a_receipt_names_what_every_sweep_removed_also_before_a_copy_ended
     assert list(work.glob("copy-*")) == []
 
 
-async def test_an_erasure_whose_job_was_deleted_or_cancelled_is_taken_up_again(
+async def test_an_erasure_whose_job_was_deleted_or_cancelled_is_resumed(
     stage: Stage,
 ) -> None:
     await ada(stage)
@@ -285,10 +285,10 @@ async def test_an_erasure_whose_job_was_deleted_or_cancelled_is_taken_up_again(
     await erase(stage)
     await run(stage, job, _SWEEP)
     assert await next_job(stage) is None
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
 
 
-async def test_windows_summaries_and_tags_of_others_show_nothing_of_hers(stage: Stage) -> None:
+async def test_erasure_cleans_windows_summaries_and_tags_of_others(stage: Stage) -> None:
     user_id, agent_id = await ada(stage)
     agent = (await stage.state(agent_id)).agent
     hers = make.message(agent, canary("shared"), user_id=user_id)
@@ -323,7 +323,7 @@ async def test_windows_summaries_and_tags_of_others_show_nothing_of_hers(stage: 
     await forget(stage.runtime, SCOPE, "ada")
     await erase(stage)
 
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
     after = await stage.thread(agent_id)
     assert after.window == (*before.window, summary.id, quoting.id, bob.id)
     assert after.message_count == before.message_count + 4
@@ -341,9 +341,7 @@ async def test_windows_summaries_and_tags_of_others_show_nothing_of_hers(stage: 
 
 
 @pytest.mark.parametrize("kind", [SYNC, "search.embed"])
-async def test_jobs_that_bring_what_is_hers_elsewhere_stop_and_leave_nothing(
-    stage: Stage, kind: str
-) -> None:
+async def test_erasure_stops_jobs_that_copy_the_users_data(stage: Stage, kind: str) -> None:
     await ada(stage)
     agent_id = await stage.agent(user="ada", name="Ida")
     archive = await make.stored_archive(
@@ -370,10 +368,10 @@ async def test_jobs_that_bring_what_is_hers_elsewhere_stop_and_leave_nothing(
     await forget(stage.runtime, SCOPE, "ada", with_agents=True)
     await erase_beside(stage, running)
     assert running.id not in {job.id for job in await all_jobs(stage, kind)}
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
 
 
-async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(
+async def test_proposals_of_an_erased_user_are_deleted_and_the_rest_is_counted(
     stage: Stage,
 ) -> None:
     user_id, _ = await ada(stage)
@@ -397,7 +395,7 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(
     state_of = await forget(stage.runtime, SCOPE, "ada")
     await erase(stage)
 
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
     receipt = await find_receipt(stage.runtime, SCOPE, state_of["id"])
     assert (agent_id, 1) in [(agent["id"], agent["versions"]) for agent in receipt["agents"]]
     assert (receipt["remaining"], receipt["removed"]["proposals"]) == ({"commits.author_id": 1}, 1)
@@ -414,7 +412,7 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(
     assert texts == ["I am Nina, and kind.", "I am Nina. I had a talk.", "I am Nina."]
 
 
-async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(
+async def test_a_merged_text_survives_the_erasure_of_its_proposal(
     stage: Stage, tmp_path: Path
 ) -> None:
     store, bob = stage.store, Actor("user", "user-bob", "Bob")
@@ -491,7 +489,7 @@ def embed(tx: Transaction, owner_id: str) -> set[int]:
     return {part[0] for part in batch.documents if part is not None}
 
 
-async def test_outside_indexes_are_told_of_what_goes_also_of_what_was_being_embedded(
+async def test_erasure_removes_entries_from_external_vector_indexes(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.features.memory_care.erasure.work._TRIES", 2)
@@ -528,13 +526,13 @@ async def test_outside_indexes_are_told_of_what_goes_also_of_what_was_being_embe
 
     await erase(stage)
 
-    assert await found(stage) == []
+    assert await remaining_texts(stage) == []
     assert outside.dropped == [archive.id]
     assert outside.removed == {(agent_id, "some/model"): hers}
     assert hers < numbers
 
 
-async def test_a_table_of_another_feature_is_erased_by_what_its_columns_say(stage: Stage) -> None:
+async def test_tables_of_plugins_are_erased_as_their_columns_declare(stage: Stage) -> None:
     theirs = Table(
         "of_a_plugin",
         metadata,

@@ -7,7 +7,7 @@ import pytest
 
 from tests.agents.conftest import open_stage, stage
 from tests.conftest import BOTH
-from tests.features.memory_care.erasure.test_routes import World, peopled
+from tests.features.memory_care.erasure.test_routes import World, world_with_bob
 from tests.seams.jobs import quick_jobs
 from tests.seams.server import serving
 from tests.support import postgres
@@ -24,6 +24,6 @@ def world(
     place = {} if url is None else {"database_url": url}
     data: Path = tmp_path_factory.mktemp("forgetting") / "data"
     with serving(data, traces="all", **place) as server, server.http() as http:
-        yield peopled(server, http)
+        yield world_with_bob(server, http)
     if url:
         postgres.server().drop(url)

@@ -4,7 +4,7 @@ from tests.cli.conftest import Shell, remember
 from tests.support.canaries import canary, in_files
 
 
-def test_it_lists_and_then_removes(shell: Shell) -> None:
+def test_the_forget_command_lists_matches_and_removes_them_with_yes(shell: Shell) -> None:
     remember(shell, "ada", "bob")
     with shell.serving() as server:
         command = ("user", "forget", "ada", "--text", canary("ada"), "--server", server.address)

@@ -35,7 +35,7 @@ def fact(kind: str) -> str:
     return f"My “{canary(kind)}” hurts since Zoë's party"
 
 
-def twin(kind: str) -> str:
+def same_words(kind: str) -> str:
     """Return the same words, written in another way."""
     text = fact(kind)
     match kind:
@@ -62,8 +62,10 @@ def plant(world: World, user: str) -> dict[str, str]:
         message=f"She said: {fact('reason')}. Noted.",
         description=f"About her. {fact('block-description')}.",
     )
-    lines = [f"- {twin(kind)}." for kind in ("block", "caps", "quotes", "blanks", "decomposed")]
-    put(f"{memory}/human", "\n".join(["Ada.", "- Likes tea.", *lines, twin("two-lines")]))
+    lines = [
+        f"- {same_words(kind)}." for kind in ("block", "caps", "quotes", "blanks", "decomposed")
+    ]
+    put(f"{memory}/human", "\n".join(["Ada.", "- Likes tea.", *lines, same_words("two-lines")]))
     put(f"{memory}/gone", f"{fact('deleted')}.")
     assert world.http.delete(f"{memory}/gone").status_code == 200
     for kind in ("proposal", "rejected", "reasoning"):
@@ -188,7 +190,7 @@ def searches(world: World, user: str, ids: dict[str, str], kinds: Sequence[str])
     return "\n".join(answer.text for answer in answers)
 
 
-def test_it_is_nowhere_afterwards_and_all_else_is_as_it_was(world: World) -> None:
+def test_a_forgotten_text_is_nowhere_and_other_data_is_unchanged(world: World) -> None:
     ids = plant(world, "ada")
     world.say(world.ids["bob"], f"{SHARED}.", f"{SHARED}.")
     world.flush(ids["shared"])
@@ -226,7 +228,7 @@ def test_it_is_nowhere_afterwards_and_all_else_is_as_it_was(world: World) -> Non
     assert MODEL
 
 
-def test_a_forgotten_text_is_in_no_later_prompt_and_no_cache_of_the_process(world: World) -> None:
+def test_a_forgotten_text_is_in_no_later_prompt_or_cache(world: World) -> None:
     thread = world.thread(world.agent("Tess"), "gil")
     world.say(thread, f"{fact('window')}.", "Noted.")
     world.say(thread, "Hello.", "Hello.")
@@ -239,7 +241,7 @@ def test_a_forgotten_text_is_in_no_later_prompt_and_no_cache_of_the_process(worl
     assert CANARY not in cached.lower()
 
 
-def test_the_memory_page_lists_it_and_removes_the_chosen(world: World) -> None:
+def test_the_memory_page_lists_matches_and_removes_chosen_ones(world: World) -> None:
     put, page = world.put, "/ui/people/eve"
     put("/users/eve/blocks/human", f"Eve.\n{fact('page')}.\nLikes cake.")
     agent = world.agent("Tilda", tools=["forget"])
@@ -273,13 +275,13 @@ def test_the_memory_page_lists_it_and_removes_the_chosen(world: World) -> None:
     assert world.server.read(lambda tx: in_tables(tx, canary("page"))) == []
     assert ok(world.http.get("/users/eve/forget")) == []
     assert ok(world.http.get("/users/eve/blocks/human"))["body"] == "Eve.\nLikes cake."
-    # The agent cannot store it again, whatever its window still holds.
+    # The agent cannot store the text again, even if its window still contains it.
     again = call("memory_insert", label="human", new_string=f"{fact('page')}!")
     answer = world.say(thread, "Do you know me?", again, "No.")
     assert "never remembered" in answer, re.findall(r"tool_return.{200}", answer)
 
 
-def test_who_may_not_decide_forgets_nothing(world: World) -> None:
+def test_invalid_forget_requests_remove_nothing(world: World) -> None:
     world.put("/users/finn/blocks/human", f"Finn.\n{fact('finn')}.")
     body = {"text": fact("finn"), "all": True}
     assert world.http.post("/users/nobody-here/forget", json=body).status_code == 404

@@ -16,7 +16,7 @@ SENTENCES = (
 
 
 @pytest.mark.parametrize(("secret", "sentence"), list(product(SECRETS, SENTENCES)))
-def test_a_sentence_named_with_a_redacted_secret_is_found_with_the_secret(
+def test_a_sentence_with_a_redacted_secret_matches_the_original_text(
     secret: str, sentence: str
 ) -> None:
     needle = Needle(f"{sentence.format(PLACEHOLDER.format('password'))}.")
@@ -26,13 +26,13 @@ def test_a_sentence_named_with_a_redacted_secret_is_found_with_the_secret(
     assert blank(other, needle) == other
 
 
-def test_a_redacted_secret_alone_names_nothing() -> None:
+def test_a_redacted_secret_alone_matches_nothing() -> None:
     needle = Needle(PLACEHOLDER.format("password"))
     assert needle.parts == ()
     assert not needle.is_in("Anything at all.")
 
 
-def test_a_rule_about_what_was_forgotten_says_no_other_thing() -> None:
+def test_random_tags_of_forget_rules_match_no_other_text() -> None:
     """The tags of a rule are random letters, so some of them look like a sentence to a model."""
     needle = Needle("I earn four thousand euros a month.", by_meaning=True)
     rules = [

@@ -31,7 +31,7 @@ def until_done(people: People, path: str) -> None:
         time.sleep(0.02)
 
 
-def test_others_open_neither_a_receipt_nor_its_state(people: People) -> None:
+def test_others_can_read_neither_a_receipt_nor_its_state(people: People) -> None:
     acme = people.ask(OPERATOR, "POST", "/v1/organizations/", json={"name": "acme"})["id"]
     reads: Any = (*ROLE_SCOPES["developer"], "memory:read")
     keys = {
@@ -60,7 +60,7 @@ def test_others_open_neither_a_receipt_nor_its_state(people: People) -> None:
     assert people.send(OPERATOR, "DELETE", "/users/ada").json()["id"] == gone["id"]
 
 
-def test_receipts_and_the_states_before_them_are_as_documented(people: People) -> None:
+def test_receipts_and_running_states_follow_their_documented_schema(people: People) -> None:
     document = people.ask(OPERATOR, "GET", "/openapi.json")
     for name, method, path, asked in (
         ("kim", "POST", "/users/kim/forget", {"text": "tea", "all": True}),

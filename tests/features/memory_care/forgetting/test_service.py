@@ -4,6 +4,7 @@ A killed removal is finished later, and a repeated one changes nothing.
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,13 +82,15 @@ async def next_job(stage: Stage) -> Job | None:
     return await stage.store.write(claim)
 
 
-async def finish(stage: Stage) -> None:
+async def finish_jobs(stage: Stage) -> None:
     while job := await next_job(stage):
         await _FORGET.run(stage.runtime, job, lambda _done, _total: None)
         await stage.store.write(lambda tx, job=job: jobs.finish(tx, job))
 
 
-async def test_killed_after_any_write_it_is_finished_and_counted_once(stage: Stage) -> None:
+async def test_a_forgetting_job_killed_after_any_write_is_completed_and_counted_once(
+    stage: Stage,
+) -> None:
     await ada(stage)
     state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
     kills = 0
@@ -116,7 +119,7 @@ async def test_killed_after_any_write_it_is_finished_and_counted_once(stage: Sta
     assert [message.text for message in said] == [f"Hello. {MARK}", "I like tea."]
 
 
-async def test_what_a_turn_wrote_beside_the_search_goes_too_though_the_turn_has_ended(
+async def test_text_that_a_turn_wrote_during_the_search_is_removed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make.agent(id=await ada(stage))
@@ -131,13 +134,13 @@ async def test_what_a_turn_wrote_beside_the_search_goes_too_though_the_turn_has_
 
     monkeypatch.setattr(ForgettingWork, "_remove_all", remove_before_the_turn_ends)
     await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
 
     assert late_messages == []
     assert await stage.store.read(in_tables) == []
 
 
-async def test_twice_is_once_and_two_things_follow_each_other(stage: Stage) -> None:
+async def test_a_repeated_request_to_forget_is_one_and_several_texts_queue(stage: Stage) -> None:
     await ada(stage)
     first, second, other = [
         await service.forget(stage.runtime, SCOPE, "ada", text, ALL)
@@ -147,16 +150,41 @@ async def test_twice_is_once_and_two_things_follow_each_other(stage: Stage) -> N
     with pytest.raises(NotFound):
         await service.find_receipt(stage.runtime, Scope(organization_id="org-other"), first["id"])
 
-    await finish(stage)
+    await finish_jobs(stage)
 
     assert await stage.store.read(in_tables) == []
     again = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
     receipt = await service.find_receipt(stage.runtime, SCOPE, again["id"])
     assert (receipt["changed"], receipt["removed"]) == ({}, {})
 
 
-async def test_only_the_chosen_goes_and_perhaps_is_never_chosen_by_itself(stage: Stage) -> None:
+async def test_a_forget_request_with_other_options_or_rights_is_not_a_repetition(
+    stage: Stage,
+) -> None:
+    await ada(stage)
+    text = f"My {canary('illness')} began"
+    limited = replace(SCOPE, scopes=SCOPE.scopes - {"agents:write", "admin"})
+    requests = [
+        (scope, Choice(takes_all=True, is_never_again=is_never_again))
+        for scope in (limited, SCOPE)
+        for is_never_again in (False, True)
+    ]
+    ids = [
+        (await service.forget(stage.runtime, scope, "ada", text, choice))["id"]
+        for scope, choice in requests * 2
+    ]
+    assert ids[:4] == ids[4:]
+    assert len(set(ids)) == 4
+    await finish_jobs(stage)
+    owned = await stage.store.read(lambda tx: user_memory.open_memory(tx, SCOPE, "ada"))
+    rules = await stage.store.read(lambda tx: user_memory.require(tx, owned, NEVER_REMEMBER).value)
+    assert Rules.of_text(rules).refuse("", text)
+
+
+async def test_only_chosen_items_are_removed_and_uncertain_ones_never_by_default(
+    stage: Stage,
+) -> None:
     await ada(stage)
     near = f"In May began my {canary('illness')}, the doctor said."
 
@@ -171,22 +199,22 @@ async def test_only_the_chosen_goes_and_perhaps_is_never_chosen_by_itself(stage:
     (message,) = [item for item in listed.items if item.kind == "message"]
 
     await service.forget(stage.runtime, SCOPE, "ada", TEXT, Choice(ids=[message.id]))
-    await finish(stage)
+    await finish_jobs(stage)
 
     left = await service.preview(stage.runtime, SCOPE, "ada", TEXT)
     assert {item.id for item in listed.items} - {item.id for item in left.items} == {message.id}
     ids = [item.id for item in left.items]
     await service.forget(stage.runtime, SCOPE, "ada", TEXT, Choice(ids=ids))
-    await finish(stage)
+    await finish_jobs(stage)
     assert await stage.store.read(in_tables) == []
 
 
-async def test_a_later_agent_cannot_remember_it_again_and_the_rule_does_not_say_it(
+async def test_a_forgotten_text_is_blocked_by_a_rule_that_does_not_contain_it(
     stage: Stage,
 ) -> None:
     await ada(stage)
     await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
 
     def rule(tx: Transaction) -> str:
         memory = user_memory.open_memory(tx, SCOPE, "ada")
@@ -209,7 +237,7 @@ async def test_a_later_agent_cannot_remember_it_again_and_the_rule_does_not_say_
     assert [line for line in others if rules.refuse("", line)] == []
 
 
-async def test_without_room_for_the_rule_it_is_forgotten_all_the_same(stage: Stage) -> None:
+async def test_a_text_is_forgotten_without_room_for_its_rule(stage: Stage) -> None:
     await ada(stage)
 
     def fill(tx: Transaction) -> None:
@@ -219,7 +247,7 @@ async def test_without_room_for_the_rule_it_is_forgotten_all_the_same(stage: Sta
 
     await stage.store.write(fill)
     state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
 
     assert await stage.store.read(in_tables) == []
     receipt = await service.find_receipt(stage.runtime, SCOPE, state["id"])
@@ -227,7 +255,7 @@ async def test_without_room_for_the_rule_it_is_forgotten_all_the_same(stage: Sta
     assert any("may remember the text again" in sentence for sentence in receipt["elsewhere"])
 
 
-async def test_what_says_nothing_is_refused(stage: Stage) -> None:
+async def test_empty_and_oversized_texts_to_forget_are_refused(stage: Stage) -> None:
     await ada(stage)
     for text in ("", " … ", "the", "x" * 3_000, "\n".join(f"Line {n} here" for n in range(30))):
         with pytest.raises(Invalid):
@@ -238,7 +266,7 @@ async def test_what_says_nothing_is_refused(stage: Stage) -> None:
         await service.preview(stage.runtime, SCOPE, "nobody", TEXT)
 
 
-async def test_an_agents_request_waits_once_and_goes_with_the_decision(stage: Stage) -> None:
+async def test_an_agents_forget_request_waits_once_and_ends_with_the_decision(stage: Stage) -> None:
     await ada(stage)
     user_id = await stage.store.read(lambda tx: user_memory.open_memory(tx, SCOPE, "ada").user.id)
 
@@ -257,14 +285,14 @@ async def test_an_agents_request_waits_once_and_goes_with_the_decision(stage: St
         await service.forget(stage.runtime, SCOPE, "ada", TEXT, choice) for _ in range(2)
     ]
     assert first["id"] == second["id"]
-    await finish(stage)
+    await finish_jobs(stage)
 
     assert await stage.store.read(in_tables) == []
     waiting = await stage.store.read(lambda tx: queries.of_user(tx, SCOPE.organization_id, user_id))
     assert len(waiting) == queries.MOST_WAITING - 1
 
 
-async def test_facts_go_with_the_words_that_they_rest_on_and_are_not_read_again(
+async def test_facts_are_removed_with_their_forgotten_evidence(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Plugins, "forget_sources", lambda _: [SOURCE])
@@ -277,7 +305,7 @@ async def test_facts_go_with_the_words_that_they_rest_on_and_are_not_read_again(
         other = Evidence(tea.id, "I like tea.")
         for sentence, evidence in {
             TEXT: (Evidence(said.id, TEXT),),
-            "Has been unwell since spring.": (part,),  # A model's wording of it.
+            "Has been unwell since spring.": (part,),  # The same fact in a model's words.
             "Likes tea.": (part, other),
             "Drinks tea.": (other,),
             "Is kind.": (),
@@ -301,7 +329,7 @@ async def test_facts_go_with_the_words_that_they_rest_on_and_are_not_read_again(
 
     user_id = await stage.store.write(lay_out)
     state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
 
     facts = await stage.store.read(lambda tx: fact_queries.of_states(tx, user_id, "current"))
     assert {fact.sentence: [piece.quote for piece in fact.evidence] for fact in facts} == {
@@ -318,7 +346,7 @@ async def test_facts_go_with_the_words_that_they_rest_on_and_are_not_read_again(
     assert unread == []
 
 
-async def test_a_user_forgets_no_instructions_of_an_agent_that_others_set_up(stage: Stage) -> None:
+async def test_forgetting_keeps_instructions_of_agents_set_up_by_others(stage: Stage) -> None:
     await ada(stage)
     rule = BlockSpec("rules", f"{TEXT}. Never give the solution.", read_only=True)
     agent_id = await stage.agent(
@@ -341,7 +369,7 @@ async def test_a_user_forgets_no_instructions_of_an_agent_that_others_set_up(sta
     assert '"rules"' in str(listed.remains)
 
     await service.forget(stage.runtime, user_scope, "ada", TEXT, ALL)
-    await finish(stage)
+    await finish_jobs(stage)
 
     state = await stage.state(agent_id)
     assert state.agent.system == f"You teach. {TEXT}."
@@ -374,7 +402,7 @@ OF_OTHER_THINGS = (
 )
 
 
-async def test_what_means_the_same_in_other_words_is_listed_and_removed_by_choice(
+async def test_paraphrases_are_listed_and_removed_when_chosen(
     stage: Stage,
 ) -> None:
     await ada(stage)
@@ -395,10 +423,10 @@ async def test_what_means_the_same_in_other_words_is_listed_and_removed_by_choic
         }
         assert found == set(paraphrases)
         await service.forget(stage.runtime, SCOPE, "ada", text, ALL)
-        await finish(stage)
+        await finish_jobs(stage)
         ids = [item.id for item in listed.items if item.match == "perhaps"]
         await service.forget(stage.runtime, SCOPE, "ada", text, Choice(ids=ids))
-        await finish(stage)
+        await finish_jobs(stage)
 
     def notes(tx: Transaction) -> str:
         memory = user_memory.open_memory(tx, SCOPE, "ada")
@@ -407,7 +435,7 @@ async def test_what_means_the_same_in_other_words_is_listed_and_removed_by_choic
     assert (await stage.store.read(notes)).split("\n") == list(OF_OTHER_THINGS)
 
 
-async def test_without_the_embedded_model_the_list_has_words_alone(
+async def test_without_the_embedding_model_only_exact_words_are_listed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ada(stage)

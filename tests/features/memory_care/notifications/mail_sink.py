@@ -1,4 +1,4 @@
-"""A mail server that stores what it gets: enough of SMTP for the standard library's client."""
+"""A mail server for the SMTP of the standard library. It stores its messages."""
 
 import socketserver
 import threading

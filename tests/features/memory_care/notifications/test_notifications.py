@@ -142,7 +142,7 @@ def decides(http: httpx2.Client, link: str, decision: str, **form: str) -> httpx
     return http.post("/decide", data={"token": token, "decision": decision, **form})
 
 
-def test_a_proposal_left_for_a_day_is_told_once_and_its_link_decides_once(
+def test_a_day_old_proposal_is_announced_once_and_its_link_works_once(
     ada: Ada, sink: Sink, receiver: Receiver
 ) -> None:
     ada.chooses(email="daily", webhook="daily", webhook_url=receiver.url)
@@ -150,7 +150,7 @@ def test_a_proposal_left_for_a_day_is_told_once_and_its_link_decides_once(
     ada.chooses(hour=(time.gmtime().tm_hour - 1) % 24 if time.gmtime().tm_hour else 23)
     ada.look()
     first_count = len(sink.messages)
-    assert first_count == len(receiver.requests) == 0, "it waits for the hour"
+    assert first_count == len(receiver.requests) == 0, "nothing may be sent before the chosen hour"
 
     old = ada.suggested(days_ago=1.1)
     ada.look()
@@ -189,7 +189,7 @@ def test_a_proposal_left_for_a_day_is_told_once_and_its_link_decides_once(
     assert ada.status()["waiting"] == 1
 
 
-def test_facts_that_wait_are_told_with_their_page(
+def test_proposed_facts_are_announced_with_their_page(
     ada: Ada, sink: Sink, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Facts alone are also announced, once; facts decided meanwhile are not."""
@@ -230,7 +230,7 @@ def ok_page(answer: httpx2.Response) -> str:
     return answer.text
 
 
-def test_a_kill_between_sending_and_marking_tells_twice_at_most_with_one_id(
+def test_a_kill_after_sending_repeats_a_notification_with_the_same_id(
     ada: Ada, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ada.chooses(email="immediate")
@@ -251,7 +251,7 @@ def test_a_kill_between_sending_and_marking_tells_twice_at_most_with_one_id(
     assert link_in(first.get_content()) == link_in(second.get_content())
 
 
-def test_a_person_chooses_on_a_page(ada: Ada) -> None:
+def test_notification_settings_can_be_changed_on_their_page(ada: Ada) -> None:
     form = {"email": "daily", "webhook": "", "webhook_url": "", "hour": "9"}
     saved = ada.http.post("/ui/notifications", data=form)
     assert saved.status_code == 303, saved.text
@@ -260,7 +260,7 @@ def test_a_person_chooses_on_a_page(ada: Ada) -> None:
     assert 'value="9"' in page
 
 
-def test_nobody_is_told_who_did_not_choose_it(ada: Ada, sink: Sink) -> None:
+def test_notifications_are_sent_only_if_chosen(ada: Ada, sink: Sink) -> None:
     assert (ada.status()["email_in_effect"], ada.status()["webhook_in_effect"]) == ("off", "off")
     ada.suggested(days_ago=3)
     ada.look()
@@ -277,7 +277,7 @@ def test_nobody_is_told_who_did_not_choose_it(ada: Ada, sink: Sink) -> None:
     ok(ada.http.patch("/v1/notifications", json={"email": None}))
 
 
-def test_a_failing_mail_server_is_tried_again_and_a_refused_address_waits_a_day(
+def test_failed_notifications_are_retried_and_a_refused_address_waits_a_day(
     ada: Ada, sink: Sink, receiver: Receiver
 ) -> None:
     ada.chooses(email="immediate", webhook="immediate", webhook_url=receiver.url)
@@ -286,7 +286,7 @@ def test_a_failing_mail_server_is_tried_again_and_a_refused_address_waits_a_day(
     ada.suggested()
     ada.look()
     assert sink.messages == []
-    assert len(receiver.requests) == 3, "the webhook was tried until it was accepted"
+    assert len(receiver.requests) == 3, "the webhook must be retried until it succeeds"
     assert len({headers["x-ricordo-delivery"] for _, headers in receiver.requests}) == 1
     assert "refuses the address" in ada.status()["problem"]
     sink.answers.clear()
@@ -304,7 +304,7 @@ def test_a_webhook_at_a_private_address_is_refused(ada: Ada) -> None:
         refused(ada.http.patch(f"/users/{ada.name}/notifications", json=choice), 400)
 
 
-def test_links_are_single_hashed_bound_and_end(ada: Ada) -> None:
+def test_decision_links_are_stored_as_hashes_expire_and_fit_one_proposal(ada: Ada) -> None:
     proposal = ada.suggested()
     made = ok(ada.http.post(f"/users/{ada.name}/decision-links", json={"proposal_id": proposal}))
     token = made["path"].partition("token=")[2]
@@ -332,7 +332,7 @@ def test_links_are_single_hashed_bound_and_end(ada: Ada) -> None:
     assert (answer.status_code, "expired" in answer.text) == (409, True)
 
 
-def test_a_link_rejects_with_a_reason_that_the_agent_reads(ada: Ada) -> None:
+def test_a_decision_link_can_reject_with_a_reason(ada: Ada) -> None:
     proposal = ada.suggested()
     made = ok(ada.http.post(f"/users/{ada.name}/decision-links", json={"proposal_id": proposal}))
     assert "Rejected" in ok_page(
@@ -342,7 +342,7 @@ def test_a_link_rejects_with_a_reason_that_the_agent_reads(ada: Ada) -> None:
     assert (rejected["id"], rejected["note"]) == (proposal, "I like black tea.")
 
 
-def test_decisions_are_timed_and_proposals_that_nobody_saw_are_counted(ada: Ada) -> None:
+def test_decision_times_and_unseen_proposals_are_counted(ada: Ada) -> None:
     before = ok(ada.http.get("/v1/notifications/decisions"))
     decided, unseen = ada.suggested(days_ago=0.5), ada.suggested("Likes cake.")
     figures = ok(ada.http.get("/v1/notifications/decisions"))

@@ -9,7 +9,7 @@ from tests.cli.conftest import Shell, remember
 from tests.support.canaries import canary
 
 
-def test_without_a_server_a_users_memory_is_shown(shell: Shell) -> None:
+def test_the_memory_command_shows_memory_without_a_server(shell: Shell) -> None:
     remember(shell, "ada")
     for command, is_text in (("show", True), ("history", False)):
         done = shell.run("memory", command, "ada", "human")
@@ -20,7 +20,7 @@ def test_without_a_server_a_users_memory_is_shown(shell: Shell) -> None:
     assert (unknown.returncode, 'There is no user "eve"' in unknown.stderr) == (2, True)
 
 
-def test_beside_a_server_proposals_are_listed_and_decided(shell: Shell) -> None:
+def test_the_memory_command_lists_and_decides_proposals_on_a_server(shell: Shell) -> None:
     remember(shell, "ada")
     with shell.serving() as server, httpx2.Client(base_url=server.address, trust_env=False) as http:
         address = ("--server", server.address)

@@ -11,7 +11,7 @@ from ricordo.cli import app
 @pytest.mark.parametrize(
     ("command", "file"), [("pipe", "pipe.py"), ("deleted-chats", "deleted_chats.py")]
 )
-def test_a_function_is_printed_as_it_is(command: str, file: str) -> None:
+def test_the_openwebui_command_prints_the_function_files(command: str, file: str) -> None:
     printed = CliRunner().invoke(app, ["openwebui", command])
     text = resources.files("ricordo.features.openwebui.mirror").joinpath(file).read_text("utf-8")
     assert (printed.exit_code, printed.output) == (0, text)

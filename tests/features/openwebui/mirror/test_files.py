@@ -19,7 +19,9 @@ from tests.support.synced import Killed
 DRAFT = "It begins at “sea”.\n\nThe second line.\nThe third line.\n"
 
 
-async def test_files_go_both_ways_with_their_folders(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_files_are_synced_both_ways_with_their_folders(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     await here.write("essays/one/draft.md", DRAFT)
     await here.write("plan.md", "Plan.")
     assert await here.settle() is None
@@ -36,7 +38,7 @@ async def test_files_go_both_ways_with_their_folders(here: Synced, there: FakeOp
     assert await here.files() == there.user_files() == {"essays/theirs.md": "Mine."}
 
 
-async def test_a_sync_of_nothing_new_asks_for_the_list_and_each_note(
+async def test_a_sync_without_changes_reads_only_the_file_list_and_notes(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     for number in range(5):
@@ -49,7 +51,7 @@ async def test_a_sync_of_nothing_new_asks_for_the_list_and_each_note(
     assert there.asked == [f"GET /api/v1/knowledge/{base}/files", f"GET /api/v1/notes/{note}"]
 
 
-async def test_an_edit_of_the_text_that_is_searched_is_one_of_the_file(
+async def test_an_edit_of_the_indexed_text_changes_the_file(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     """Open WebUI's page changes only the searched text.
@@ -77,7 +79,9 @@ async def test_changes_of_different_lines_are_merged(here: Synced, there: FakeOp
     assert await here.files() == there.user_files() == {"draft.md": both}
 
 
-async def test_of_changes_of_one_line_both_stay(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_conflicting_changes_of_one_line_keep_both_files(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     await here.write("draft.md", DRAFT)
     await here.settle()
     there.user_edits("draft.md", DRAFT.replace("third", "3rd"))
@@ -90,7 +94,7 @@ async def test_of_changes_of_one_line_both_stay(here: Synced, there: FakeOpenWeb
     assert await here.files() == there.user_files() == both
 
 
-async def test_both_texts_of_a_conflict_and_swapped_ones_are_taken_where_no_text_may_be_there_twice(
+async def test_conflicts_and_swaps_sync_although_duplicate_texts_are_refused(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     """Once a text was still in the knowledge base when its copy was uploaded.
@@ -115,7 +119,7 @@ async def test_both_texts_of_a_conflict_and_swapped_ones_are_taken_where_no_text
     assert await here.files() == there.user_files()
 
 
-async def test_a_file_that_is_changed_back_after_a_kill_in_the_middle_of_its_upload_stays(
+async def test_a_file_reverted_after_a_kill_during_its_upload_is_kept(
     here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await here.write("draft.md", DRAFT)
@@ -135,7 +139,7 @@ async def test_a_file_that_is_changed_back_after_a_kill_in_the_middle_of_its_upl
     assert await here.files() == there.user_files() == {"draft.md": DRAFT}
 
 
-async def test_an_edit_counts_more_than_a_deletion(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_an_edit_wins_over_a_deletion(here: Synced, there: FakeOpenWebUI) -> None:
     for name in ("a.md", "b.md", "c.md"):
         await here.write(name, f"Text of {name}.")
     await here.settle()
@@ -151,7 +155,7 @@ async def test_an_edit_counts_more_than_a_deletion(here: Synced, there: FakeOpen
     }  # fmt: skip
 
 
-async def test_a_knowledge_base_that_is_suddenly_empty_or_gone_is_filled_again(
+async def test_a_lost_or_emptied_knowledge_base_is_filled_again(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     for name in ("a.md", "b.md"):
@@ -171,7 +175,7 @@ async def test_a_knowledge_base_that_is_suddenly_empty_or_gone_is_filled_again(
     ("pages", "removals", "additions"),
     short_and_long(((2, 4), (1, 2), (0, 1)), ((2, 3, 4), (1, 2), (0, 1, 2))),
 )
-async def test_files_that_change_while_the_pages_are_read_delete_only_themselves(
+async def test_changes_between_pages_of_a_file_list_delete_no_other_files(
     pages: Sequence[int],
     removals: Sequence[int],
     additions: Sequence[int],
@@ -196,7 +200,7 @@ async def test_files_that_change_while_the_pages_are_read_delete_only_themselves
         await here.settle()
 
 
-async def test_a_knowledge_base_with_more_files_than_are_read_deletes_nothing(
+async def test_a_knowledge_base_with_too_many_files_deletes_nothing(
     here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(4):
@@ -226,7 +230,7 @@ def _edits_before(
     return edit
 
 
-async def test_the_same_name_on_both_sides_before_the_first_sync_is_no_loss(
+async def test_equal_names_on_both_sides_before_the_first_sync_keep_both_files(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     await here.settle()
@@ -239,7 +243,7 @@ async def test_the_same_name_on_both_sides_before_the_first_sync_is_no_loss(
     assert await here.files() == there.user_files() == both
 
 
-async def test_a_name_that_is_there_twice_gets_a_number_here(
+async def test_duplicate_names_in_open_webui_get_a_number(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     await here.settle()
@@ -252,7 +256,7 @@ async def test_a_name_that_is_there_twice_gets_a_number_here(
     assert there.files == before
 
 
-async def test_what_open_webui_does_not_take_is_said_and_not_sent_again(
+async def test_files_refused_by_open_webui_are_reported_and_not_uploaded_again(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     there.refuses_doubles = True
@@ -276,7 +280,7 @@ async def test_what_open_webui_does_not_take_is_said_and_not_sent_again(
     assert "empty.md" in await here.files()
 
 
-async def test_what_this_workspace_does_not_take_stays_there(
+async def test_files_that_the_workspace_refuses_stay_in_open_webui(
     here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_WORKSPACE_MB", "1")
@@ -291,7 +295,7 @@ async def test_what_this_workspace_does_not_take_stays_there(
     assert len(there.user_files()) == 3
 
 
-async def test_a_name_with_hidden_characters_is_taken_without_them_and_once(
+async def test_a_file_name_loses_invisible_characters_and_is_synced_once(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     await here.settle()
@@ -302,7 +306,7 @@ async def test_a_name_with_hidden_characters_is_taken_without_them_and_once(
         assert len(there.user_files()) == 1
 
 
-async def test_the_key_and_the_address_are_the_operators(
+async def test_the_key_and_address_of_open_webui_come_from_settings(
     here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await here.add()

@@ -61,7 +61,7 @@ a = 1
 ```"""
 
 
-async def test_blocks_are_notes_that_the_user_may_read_and_write(
+async def test_blocks_become_notes_shared_with_their_user(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     await here.put("human", TEXT, title="About Ada")
@@ -79,7 +79,7 @@ async def test_blocks_are_notes_that_the_user_may_read_and_write(
     assert there.user_notes() == {"About Ada": "# Ada\n"}
 
 
-async def test_what_the_editor_rewrites_is_no_edit(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_reformatting_by_the_editor_is_no_edit(here: Synced, there: FakeOpenWebUI) -> None:
     await here.put("human", TEXT)
     await here.settle()
     count = len(await here.versions())
@@ -95,7 +95,9 @@ async def test_what_the_editor_rewrites_is_no_edit(here: Synced, there: FakeOpen
     )
 
 
-async def test_an_edit_is_a_version_of_its_owner(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_an_edit_of_a_note_is_a_version_by_the_owner(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     await here.put("human", "- a\n- b")
     await here.settle()
     there.user_writes("human", "*   a\n*   b\n*   c")
@@ -107,7 +109,7 @@ async def test_an_edit_is_a_version_of_its_owner(here: Synced, there: FakeOpenWe
     assert await here.text() == "- a\n- b\n- c"
 
 
-async def test_changes_of_different_lines_are_merged_and_of_one_line_proposed(
+async def test_changes_of_different_lines_merge_and_of_one_line_become_proposals(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     await here.put("human", "one\ntwo\nthree")
@@ -132,7 +134,7 @@ async def test_changes_of_different_lines_are_merged_and_of_one_line_proposed(
     assert await here.text() == there.user_notes()["human"] == "1\nmine\n3"
 
 
-async def test_an_empty_note_and_a_deleted_one_are_written_again(
+async def test_emptied_and_deleted_notes_are_written_again(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     await here.put("human", "Ada.")
@@ -146,7 +148,7 @@ async def test_an_empty_note_and_a_deleted_one_are_written_again(
         assert await here.text() == there.user_notes()["human"] == "Ada."
 
 
-async def test_a_note_that_was_edited_while_its_block_was_deleted_makes_it_again(
+async def test_an_edited_note_restores_its_deleted_block(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     await here.put("human", "Ada.")
@@ -161,7 +163,7 @@ async def test_a_note_that_was_edited_while_its_block_was_deleted_makes_it_again
     assert await here.texts() == there.user_notes() == {"human": "Ada Lovelace."}
 
 
-async def test_an_edit_that_memory_cannot_hold_stays_in_the_note(
+async def test_an_edit_that_exceeds_the_block_stays_in_the_note(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     await here.put("human", "Ada.", limit=20)
@@ -175,7 +177,7 @@ async def test_an_edit_that_memory_cannot_hold_stays_in_the_note(
         )
 
 
-async def test_a_note_that_only_looks_like_one_of_ours_is_not_taken(
+async def test_a_note_shared_by_another_user_is_not_adopted(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
     """People who may write a note could change its memory, so shared notes are never filled."""
@@ -213,16 +215,16 @@ async def test_a_note_that_only_looks_like_one_of_ours_is_not_taken(
         ("", "new", "new"),
     ],
 )
-def test_lines_that_say_the_same_stay_as_they_were(before: str, there: str, wanted: str) -> None:
+def test_lines_with_equal_meaning_keep_their_form(before: str, there: str, wanted: str) -> None:
     assert carried_over(before, there, markdown_key) == wanted
 
 
-def test_in_files_only_quotation_marks_and_spaces_make_no_difference() -> None:
+def test_files_ignore_only_differences_in_quotation_marks_and_spaces() -> None:
     assert carried_over("“a”\r\nb ﬁ", '"a"\nb fi\nc', plain_key) == "“a”\r\nb ﬁ\nc"
     assert carried_over("- a", "* a", plain_key) == "* a"
 
 
-async def test_what_waits_is_a_note_to_read_while_it_waits(
+async def test_pending_proposals_are_shown_in_a_read_only_note(
     here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_PUBLIC_URL", "https://memory.example.org/")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.errors import RicordoError
+from ricordo.errors import LeaseLost, RicordoError
 from ricordo.features.openwebui.mirror.sessions import OpenWebUI
 from ricordo.memory import user_memory
 from ricordo.storage import history, proposals
@@ -25,10 +25,7 @@ OFTEN = 4  # edits between two syncs
 
 
 class Editors:
-    """The texts that were written, and not removed by somebody who saw them.
-
-    Their words are unique.
-    """
+    """The written texts that nobody removed after seeing them. Their words are unique."""
 
     def __init__(self, here: Synced, there: FakeOpenWebUI, chance: Random) -> None:
         self.here, self.there, self.chance = here, there, chance
@@ -191,3 +188,59 @@ async def test_edits_on_both_sides_with_kills_lose_nothing(
     print(
         f"{kills} kills, {len(files)} files, {sum('conflict' in path for path in files)} conflicts"
     )
+
+
+class LosingStore:
+    """A store that loses the lease of the sync's job after a number of reads and writes."""
+
+    def __init__(self, store: Store, left: int, there: FakeOpenWebUI) -> None:
+        self.clock, self._store, self._left, self._there = store.clock, store, left, there
+        self.asked_before: int | None = None
+
+    async def read(self, work: Any) -> Any:
+        self._count()
+        return await self._store.read(work)
+
+    async def write(self, work: Any) -> Any:
+        self._count()
+        if self.asked_before is not None:
+            raise LeaseLost("Another server has the job.")
+        return await self._store.write(work)
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0 and self.asked_before is None:
+            self.asked_before = len(self._there.asked)
+
+
+async def test_a_server_that_lost_its_lease_writes_nothing_there(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
+    async def sync_and_lose() -> None:
+        """Repeat the sync until one is complete; each loses its lease a little later."""
+        for left in range(200):
+            store = LosingStore(here.store, left, there)
+            try:
+                await here.sync(store)  # type: ignore[arg-type]
+            except LeaseLost:
+                after = there.asked[store.asked_before :]
+                assert [request for request in after if not request.startswith("GET ")] == []
+            else:
+                return
+        raise AssertionError("no sync is whole")
+
+    await here.add()
+    await here.write("essays/deep/c.txt", "Words.")
+    await here.put("human", "Likes tea.\n", policy="propose")
+    proposal = await here.propose("human", "Likes tea.", "Likes coffee.")
+    await sync_and_lose()
+    assert there.waiting_note()
+    await here.reject(proposal.id)
+    await sync_and_lose()
+    assert there.waiting_note() is None
+    await here.write("essays/deep/c.txt", "Other words.")
+    await here.do(lambda tx, owned: user_memory.delete(tx, owned, "human", owned.owner))
+    await sync_and_lose()
+    await here.remove("essays/deep/c.txt")
+    await sync_and_lose()
+    assert there.user_notes() == {}

@@ -269,7 +269,7 @@ def answer_to(page: Page, text: str) -> list[str]:
     return seen
 
 
-def test_an_administrator_installs_the_pipe_and_lets_users_see_its_models(stage: Stage) -> None:
+def test_an_administrator_can_install_the_pipe_and_share_its_models(stage: Stage) -> None:
     there, form = (
         stage.there,
         {"id": "ricordo", "name": "Ricordo", "meta": {"description": "", "manifest": {}}},
@@ -292,7 +292,7 @@ def test_an_administrator_installs_the_pipe_and_lets_users_see_its_models(stage:
         assert set(stage.listed(stage.ada).values()) == set(stage.models.values())
 
 
-def test_a_user_chats_with_the_pipe_in_the_browser(stage: Stage) -> None:
+def test_a_user_can_chat_with_the_pipe_in_a_browser(stage: Stage) -> None:
     with stage.page(stage.ada, f"/?models={stage.models['essay']}") as page:
         with stage.row("pipe, page: the answer grows while it is written"):
             send(page, "At length: how are you?")
@@ -309,7 +309,7 @@ def test_a_user_chats_with_the_pipe_in_the_browser(stage: Stage) -> None:
                 f"Proposed to remember: plays the cello. ({stage.server.url}/ui/people/"
             ).wait_for()
         with stage.row("pipe, page: regenerated and edited messages go on in forks"):
-            # By script: another element lies over the button at times.
+            # A script clicks the button, since another element may cover it.
             page.locator(".message-listitem").last.get_by_label("Regenerate").evaluate(
                 "button => button.click()"
             )
@@ -347,7 +347,7 @@ def test_a_user_chats_with_the_pipe_in_the_browser(stage: Stage) -> None:
         )
 
 
-def test_programs_and_errors_reach_the_pipe(stage: Stage) -> None:
+def test_the_pipe_keeps_users_apart_and_reports_errors(stage: Stage) -> None:
     essay = stage.models["essay"]
     with stage.row("pipe: memories are apart, also without a chat"):
         ok(stage.http.post(f"/users/{stage.name(stage.ada)}/diffs/approve", json={"all": True}))
@@ -378,7 +378,7 @@ def test_programs_and_errors_reach_the_pipe(stage: Stage) -> None:
         assert stage.said(stage.bea, chat["id"]) == [["One.", "Two.", "Three."]]
 
 
-def test_what_is_saved_in_place_is_what_the_agent_reads(stage: Stage) -> None:
+def test_the_agent_reads_messages_as_edited_in_place(stage: Stage) -> None:
     with (
         stage.row("pipe, page: messages saved in place are read as saved, each answer once"),
         stage.page(stage.bea, f"/?models={stage.models['helper']}") as page,
@@ -416,7 +416,7 @@ def test_what_is_saved_in_place_is_what_the_agent_reads(stage: Stage) -> None:
             assert read.count(part) == times, (part, read)
 
 
-def test_files_go_both_ways(stage: Stage) -> None:
+def test_files_are_synced_both_ways(stage: Stage) -> None:
     there, ada, token = stage.there, stage.ada, stage.ada["token"]
     # Searched by meaning, as by default; the vectors are ours.
     by = {"url": f"{stage.server.url}/v1", "key": stage.service}
@@ -552,7 +552,7 @@ def test_files_go_both_ways(stage: Stage) -> None:
         assert "### Task:" not in str(said)
 
 
-def test_notes_go_both_ways(stage: Stage) -> None:
+def test_notes_are_synced_both_ways(stage: Stage) -> None:
     there, ada, token = stage.there, stage.ada, stage.ada["token"]
     text = "# Ada\n\n- likes *tea*\n- likes the sea\n\nMaths: $x^2$\n"
 
@@ -620,7 +620,7 @@ def test_notes_go_both_ways(stage: Stage) -> None:
         assert (written(), stage.block(ada, "human")) == (text.replace("sea", "hills"),) * 2
 
 
-def test_the_connection_knows_users_by_headers_and_by_signed_tokens(
+def test_the_openai_connection_identifies_users_by_headers_or_signed_tokens(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = stage.there
@@ -662,7 +662,9 @@ def test_the_connection_knows_users_by_headers_and_by_signed_tokens(
         assert "By headers." in str(stage.said(stage.bea))
 
 
-def test_users_decide_in_the_chat_and_temporary_chats_leave_nothing(stage: Stage) -> None:
+def test_users_decide_proposals_in_the_chat_and_temporary_chats_are_not_stored(
+    stage: Stage,
+) -> None:
     essay = stage.models["essay"]
     scopes = ["agents:read", "messages:read", "messages:write", "memory:read", "memory:write"]
     approving = stage.server.key(
@@ -707,7 +709,7 @@ def test_users_decide_in_the_chat_and_temporary_chats_leave_nothing(stage: Stage
     stage.there.call("POST", place, valves | {"API_KEY": stage.service})
 
 
-def test_chats_deleted_there_are_known_here_and_what_waits_is_a_note(stage: Stage) -> None:
+def test_chats_deleted_in_open_webui_are_marked_and_proposals_become_a_note(stage: Stage) -> None:
     there, bea, essay = stage.there, stage.bea, stage.models["essay"]
     kept, gone = (
         stage.chat(bea, essay, text)["id"] for text in ("Keep this.", "Remember: likes boats.")

@@ -47,7 +47,7 @@ def http(server: ServerInThread) -> Iterator[httpx2.Client]:
         yield opened
 
 
-def test_a_user_is_synced_at_once_and_forgotten_here(
+def test_a_user_can_be_synced_on_request_and_erased(
     server: ServerInThread, http: httpx2.Client, there: FakeOpenWebUI
 ) -> None:
     ok(http.put(f"/users/{USER}/blocks/human", json={"body": "Ada."}))
@@ -70,7 +70,7 @@ def test_a_user_is_synced_at_once_and_forgotten_here(
     assert server.read(lambda tx: tx.all(openwebui_items.select())) == []
 
 
-def test_who_is_not_from_there_and_a_server_that_does_not_know_it(
+def test_a_sync_needs_an_open_webui_user_and_its_address(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ok(http.put("/users/bob/blocks/human", json={"body": "Bob."}))
@@ -80,7 +80,7 @@ def test_who_is_not_from_there_and_a_server_that_does_not_know_it(
     assert "Set RICORDO_OPENWEBUI_URL" in refused(http.post("/users/bob/workspace/sync"), 400)
 
 
-def test_who_came_from_there_is_synced_without_being_asked(
+def test_open_webui_users_are_synced_automatically(
     server: ServerInThread, http: httpx2.Client, there: FakeOpenWebUI
 ) -> None:
     for user in (USER, "open-webui:eve@example.org", "bob"):
@@ -99,7 +99,7 @@ def test_who_came_from_there_is_synced_without_being_asked(
     assert len(there.bases) == 1
 
 
-def test_chats_deleted_there_are_listed_or_deleted_here(
+def test_chats_deleted_in_open_webui_are_listed_or_deleted(
     server: ServerInThread,
     http: httpx2.Client,
     there: FakeOpenWebUI,

@@ -41,7 +41,7 @@ def edit(http: httpx2.Client, note: dict[str, Any], md: str) -> dict[str, Any]:
     return made
 
 
-def test_blocks_are_notes_and_an_edit_is_a_version_of_the_owners(ada: httpx2.Client) -> None:
+def test_blocks_are_notes_and_an_edit_is_a_version_by_the_owner(ada: httpx2.Client) -> None:
     notes = {note["title"]: note for note in ok(ada.get(f"{HOME}/"))}
     assert set(notes) == {"Who I am", "Notes"}
     note = notes["Notes"]
@@ -74,7 +74,7 @@ def test_blocks_are_notes_and_an_edit_is_a_version_of_the_owners(ada: httpx2.Cli
     )
 
 
-def test_a_note_is_not_emptied_by_an_editor_that_loads(ada: httpx2.Client) -> None:
+def test_updates_that_would_empty_a_note_are_refused(ada: httpx2.Client) -> None:
     note = ok(ada.get(f"{HOME}/"))[0]
     for empty in ("", "\n", "  "):
         words = refused(
@@ -84,7 +84,7 @@ def test_a_note_is_not_emptied_by_an_editor_that_loads(ada: httpx2.Client) -> No
     assert ok(ada.get(f"{HOME}/{note['id']}"))["data"]["content"]["md"]
 
 
-def test_notes_are_the_callers_own(server: ServerInThread, ada: httpx2.Client) -> None:
+def test_users_see_only_their_own_notes(server: ServerInThread, ada: httpx2.Client) -> None:
     note = ok(ada.get(f"{HOME}/"))[0]
     bob = {"authorization": f"Bearer {server.key('bob')}"}
     for method, path in (("GET", ""), ("POST", "/update")):
@@ -100,7 +100,7 @@ def test_notes_are_the_callers_own(server: ServerInThread, ada: httpx2.Client) -
     refused(ada.get(f"{HOME}/no-note"), 404)
 
 
-def test_a_script_in_memory_is_text_in_a_note(ada: httpx2.Client) -> None:
+def test_scripts_and_images_in_memory_are_escaped_in_notes(ada: httpx2.Client) -> None:
     ok(
         ada.put(
             "/users/ada/blocks/notes", json={"body": "<script>x</script> ![p](http://127.0.0.1/p)"}

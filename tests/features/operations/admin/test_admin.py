@@ -69,7 +69,7 @@ def test_requests_turns_jobs_and_proposals_are_counted(
     assert agent not in text
 
 
-def test_metrics_are_for_administrators_alone(server: ServerInThread, http: httpx2.Client) -> None:
+def test_only_administrators_can_read_metrics(server: ServerInThread, http: httpx2.Client) -> None:
     with server.http() as stranger:
         refused(stranger.get("/metrics"), 401)
     for role in ("user", "developer"):
@@ -77,7 +77,7 @@ def test_metrics_are_for_administrators_alone(server: ServerInThread, http: http
         refused(http.get("/metrics", headers=key), 403)
 
 
-def test_health_says_whether_the_server_is_ready(
+def test_the_health_routes_report_readiness(
     server: ServerInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with server.http() as stranger:

@@ -27,7 +27,7 @@ CHANGES: tuple[Callable[[Path], None], ...] = (move_away, replace_by_a_copy)
 FILES = ("ricordo.db", "ricordo.db-wal", "ricordo.db-shm")
 
 
-def test_files_that_are_taken_away_stop_writes_until_they_are_back(tmp_path: Path) -> None:
+def test_replaced_or_removed_database_files_stop_writes_until_restored(tmp_path: Path) -> None:
     acknowledged = []
     with serving(tmp_path) as server, server.http() as http:
         for change in CHANGES:
@@ -55,7 +55,7 @@ def test_files_that_are_taken_away_stop_writes_until_they_are_back(tmp_path: Pat
     assert "lost" not in agents.values()
 
 
-def test_a_server_that_stops_leaves_files_that_took_the_place_of_its_own(
+def test_a_stopping_server_keeps_files_that_replaced_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite deletes `-wal` by its name when the last connection is closed."""

@@ -95,7 +95,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[io.StringIO]:
 def wait_until_ready(http: httpx2.Client) -> None:
     end = time.monotonic() + LIMIT
     while http.get("/v1/health/ready").status_code != 200:
-        assert time.monotonic() < end, "the server did not go on"
+        assert time.monotonic() < end, "the server did not recover"
         time.sleep(0.05)
 
 
@@ -131,7 +131,7 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
         finally:
             database.give_back()
         statuses = {path: answer.status_code for path, answer in answers.items()}
-        # All routes except those of OpenAI's or git's form: refused before any other check.
+        # All routes except OpenAI's and git's are refused before any other check.
         assert {path: status for path, status in statuses.items() if status != 503} == {}
         assert [
             path for path, answer in answers.items() if "retry-after" not in answer.headers
@@ -141,7 +141,7 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
     server.provoked()
 
 
-def test_without_its_database_a_server_lives_and_says_not_now(
+def test_a_server_without_its_database_answers_503(
     server: ServerInThread, database: Database, log: io.StringIO
 ) -> None:
     require_not_now(server, database, PATHS)
@@ -149,7 +149,7 @@ def test_without_its_database_a_server_lives_and_says_not_now(
 
 
 @pytest.mark.soak
-def test_without_its_database_a_server_says_not_now_to_every_question(
+def test_every_get_route_answers_503_without_the_database(
     server: ServerInThread, database: Database, log: io.StringIO
 ) -> None:
     require_not_now(

@@ -36,7 +36,7 @@ def newest(people: People, **query: Any) -> dict[str, Any]:
     return rows(people, limit=1, **query)[0]
 
 
-def test_a_change_is_recorded_with_who_what_and_on_what_and_no_content(people: People) -> None:
+def test_a_change_is_recorded_with_user_action_and_object_but_no_content(people: People) -> None:
     key = people.key("ada-of-changes", "admin")
     agent = people.ask(key, "POST", "/v1/agents/", json={"model": MODEL, "name": SECRET})["id"]
     made = newest(people)
@@ -48,7 +48,7 @@ def test_a_change_is_recorded_with_who_what_and_on_what_and_no_content(people: P
     assert (made["user"], made["role"], made["address"]) == ("ada-of-changes", "admin", "127.0.0.1")
     assert made["key_id"].startswith("key-")
     people.ask(key, "POST", f"/v1/agents/{agent}/messages", json={"input": SECRET})
-    assert newest(people) == made, "a turn is a run, which says who began it"
+    assert newest(people) == made, "a turn must not be recorded; its run names the caller"
     people.ask(key, "PUT", f"/users/ada-of-changes/blocks/{SECRET}", json={"body": SECRET})
     wrote = newest(people)
     assert wrote["action"] == "PUT /users/{user_id}/blocks/{label}"
@@ -57,16 +57,14 @@ def test_a_change_is_recorded_with_who_what_and_on_what_and_no_content(people: P
     people.ask(key, "GET", f"/v1/agents/{agent}")
     people.ask(key, "POST", "/v1/messages/search", json={"query": SECRET})
     people.send(key, "DELETE", "/v1/agents/agent-00000000-0000-4000-8000-000000000000")
-    assert newest(people)["number"] == count, (
-        "what only reads, and what was not found, is not recorded"
-    )
+    assert newest(people)["number"] == count, "reads and requests with 404 must not be recorded"
     with people.server.http() as http:
         everything = http.get("/v1/audit-log/export", headers=bearer(OPERATOR)).text
     assert "ada-of-changes" in everything
     assert SECRET not in everything
 
 
-def test_what_is_refused_is_recorded_and_a_flood_takes_few_rows(people: People) -> None:
+def test_refused_requests_are_recorded_and_floods_are_summed_up(people: People) -> None:
     user = people.key("bob-of-refusals")
     before = newest(people)["number"] if rows(people) else 0
     assert people.send(user, "GET", "/v1/keys/").status_code == 403
@@ -94,7 +92,7 @@ def test_what_is_refused_is_recorded_and_a_flood_takes_few_rows(people: People) 
     assert newest(people)["number"] - before == 35
 
 
-def test_acting_for_a_user_names_both_and_the_filters_find_them(people: People) -> None:
+def test_impersonated_requests_record_both_and_can_be_filtered(people: People) -> None:
     # This row is older than the rows of the test.
     people.ask(OPERATOR, "POST", "/v1/keys/", json={"name": "older", "role": "service"})
     service = people.key("pipe", "service")
@@ -114,7 +112,7 @@ def test_acting_for_a_user_names_both_and_the_filters_find_them(people: People) 
     assert rows(people, after=pages[0], limit=1)[0]["number"] == newest(people)["number"] - 1
 
 
-def test_what_a_page_does_is_recorded_once_as_the_request_that_did_it(people: People) -> None:
+def test_a_change_by_a_page_is_recorded_once(people: People) -> None:
     key = people.key("dora-of-pages", "admin")
     made = people.ask(key, "POST", "/v1/keys/", json={"name": "x", "role": "service"})
     before = newest(people)
@@ -132,7 +130,7 @@ def test_what_a_page_does_is_recorded_once_as_the_request_that_did_it(people: Pe
     assert "POST /v1/keys/" not in page.text
 
 
-def test_administrators_see_their_organization_alone_and_others_nothing(people: People) -> None:
+def test_administrators_see_the_audit_log_of_their_organization_only(people: People) -> None:
     other = people.ask(OPERATOR, "POST", "/v1/organizations/", json={"name": "Other"})["id"]
     stranger = people.key("eve", "admin", organization=other)
     assert people.ask(stranger, "GET", "/v1/audit-log") == []
@@ -154,7 +152,7 @@ def test_administrators_see_their_organization_alone_and_others_nothing(people: 
     assert "/ui/audit-log" in people.send(OPERATOR, "GET", "/ui/runs").text
 
 
-def test_requests_that_end_together_share_a_transaction_of_few_statements(people: People) -> None:
+def test_simultaneous_requests_are_recorded_in_one_transaction(people: People) -> None:
     def change(number: int) -> None:
         with people.server.http() as http:
             ok(
@@ -175,7 +173,7 @@ def test_requests_that_end_together_share_a_transaction_of_few_statements(people
     assert len(counted.log_statements) == 3, counted.log_statements
     with count_statements(people.server.runtime.store) as counted:
         people.ask(OPERATOR, "POST", f"/v1/agents/{agent}/messages", json={"input": "Hello."})
-    assert counted.log_statements == [], "a turn costs nothing more"
+    assert counted.log_statements == [], "a turn must write nothing to the audit log"
     before = newest(people)["number"]
     threads = [threading.Thread(target=change, args=(number,)) for number in range(20)]
     for thread in threads:
@@ -185,7 +183,7 @@ def test_requests_that_end_together_share_a_transaction_of_few_statements(people
     assert newest(people)["number"] == before + 20
 
 
-def test_a_server_without_keys_records_too(tmp_path: Path) -> None:
+def test_a_server_without_api_keys_records_too(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         made = ok(http.post("/v1/agents/", json={"model": MODEL}))
         (row,) = ok(http.get("/v1/audit-log"))

@@ -76,7 +76,7 @@ async def problems(store: Store, *expected: str) -> list[str]:
     return [problem for check in checks for problem in check.problems] + missing
 
 
-async def test_a_chain_as_it_was_written_is_sound(store: Store) -> None:
+async def test_an_unchanged_chain_verifies(store: Store) -> None:
     await write(store, *drafts())
     assert await problems(store) == []
     (check,), _ = await store.read(verify)
@@ -93,9 +93,7 @@ async def test_a_chain_as_it_was_written_is_sound(store: Store) -> None:
         (ROWS, f"Row {ROWS} was changed."),
     ],
 )
-async def test_a_changed_row_is_seen_whatever_was_changed(
-    store: Store, number: int, expected: str
-) -> None:
+async def test_a_change_of_any_column_is_detected(store: Store, number: int, expected: str) -> None:
     await write(store, *drafts())
     row = (await store.read(lambda tx: queries.rows_after(tx, LOCAL_ORGANIZATION, number - 1)))[0]
     its = audit_log.c.number == number
@@ -119,7 +117,7 @@ async def test_a_changed_row_is_seen_whatever_was_changed(
     assert await problems(store) == []
 
 
-async def test_writers_of_several_servers_make_one_chain(store: Store) -> None:
+async def test_writers_of_several_servers_append_to_one_chain(store: Store) -> None:
     await store.write(lambda tx: metadata.create_all(tx.connection, tables=TABLES))
     writers = [AuditWriter() for _ in range(4)]
     for draft in drafts():
@@ -131,7 +129,7 @@ async def test_writers_of_several_servers_make_one_chain(store: Store) -> None:
 @pytest.mark.parametrize(
     ("number", "expected"), [(1, "Row 1 is missing."), (ROWS, f"Row {ROWS} is missing.")]
 )
-async def test_a_removed_row_is_seen_at_the_ends_too(
+async def test_a_removed_first_or_last_row_is_detected(
     store: Store, number: int, expected: str
 ) -> None:
     await write(store, *drafts())
@@ -139,7 +137,7 @@ async def test_a_removed_row_is_seen_at_the_ends_too(
     assert await problems(store) == [expected]
 
 
-async def test_a_chain_that_was_written_anew_is_seen_by_a_hash_that_was_kept(store: Store) -> None:
+async def test_a_rewritten_chain_is_detected_with_a_saved_hash(store: Store) -> None:
     await write(store, *drafts())
     (check,), _ = await store.read(verify)
 
@@ -153,7 +151,7 @@ async def test_a_chain_that_was_written_anew_is_seen_by_a_hash_that_was_kept(sto
     assert await problems(store, f"{ROWS}:{check.hash}") == [f"{ROWS}:{check.hash}"]
 
 
-async def test_who_did_it_cannot_be_changed_and_an_erased_user_leaves_a_sound_chain(
+async def test_a_changed_author_is_detected_and_an_erased_user_is_not(
     store: Store,
 ) -> None:
     ada = await store.write(lambda tx: users.find_or_make(tx, Scope(), "ada"))
@@ -190,7 +188,7 @@ async def test_retention_deletes_the_oldest_and_keeps_the_anchor(
     assert (after.first, after.last, after.problems) == (ROWS + 1, 2 * ROWS, [])
 
 
-async def test_what_the_database_refuses_for_now_is_written_with_the_next(
+async def test_rows_whose_write_failed_are_written_with_the_next(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.write(lambda tx: metadata.create_all(tx.connection, tables=TABLES))
@@ -209,7 +207,7 @@ def unreachable(*_: Any, **__: Any) -> None:
     raise Unavailable("The database failed.")
 
 
-def test_an_export_with_a_filter_that_no_database_stores_is_refused(tmp_path: Path) -> None:
+def test_an_export_filter_with_nul_is_refused(tmp_path: Path) -> None:
     url = postgres.server().new_database()
     with serving(tmp_path, database_url=url) as server, server.http() as http:
         answer = http.get("/v1/audit-log/export?action=a%00b")
@@ -217,7 +215,7 @@ def test_an_export_with_a_filter_that_no_database_stores_is_refused(tmp_path: Pa
     assert (answer.status_code, "NUL" in answer.text) == (400, True)
 
 
-def test_an_erased_user_is_a_pseudonym_and_an_export_can_be_checked_without_us(
+def test_an_erased_user_becomes_a_pseudonym_and_exports_stay_verifiable(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path) as server, server.http() as http:
@@ -288,7 +286,9 @@ def test_what_was_confirmed_before_a_kill_is_in_the_log(
     assert set(confirmed) <= recorded
 
 
-def test_backup_restore_and_verify_on_the_command_line(shell: Shell, tmp_path: Path) -> None:
+def test_command_line_backups_and_restores_are_in_the_audit_log(
+    shell: Shell, tmp_path: Path
+) -> None:
     fill(shell.data / "ricordo.db")
     copy = tmp_path / "copy.db"
     assert shell.run("backup", str(copy)).returncode == 0

@@ -30,7 +30,7 @@ from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
 
 
-def kept(done: MoveReport) -> dict[str, str]:
+def table_hashes(done: MoveReport) -> dict[str, str]:
     """Return the hashes of the tables, except the audit log, which records commands."""
     return {name: one for name, one in done.hashes.items() if not name.startswith("audit_")}
 
@@ -39,7 +39,7 @@ def silent(*_: Any) -> None:
     """Ignore the progress."""
 
 
-def test_a_backup_under_load_is_one_moment_and_comes_back_equal(tmp_path: Path) -> None:
+def test_a_backup_under_load_is_consistent_and_restores_equally(tmp_path: Path) -> None:
     live, other = tmp_path / "live", tmp_path / "other"
     settings, empty = Settings(data_dir=live), Settings(data_dir=other)
     with serving(live) as server, server.http() as http:
@@ -69,7 +69,9 @@ def test_a_backup_under_load_is_one_moment_and_comes_back_equal(tmp_path: Path) 
             ends.set()
             for thread in threads:
                 thread.join()
-    assert made[0].rows["messages"] < made[1].rows["messages"], "the server went on meanwhile"
+    assert made[0].rows["messages"] < made[1].rows["messages"], (
+        "the server must continue during the backup"
+    )
     shutil.copy(live / "secret.key", tmp_path / "secret.key")
     back = restore(tmp_path / "1.db", empty, silent)
     assert (back.rows, back.hashes) == (made[1].rows, made[1].hashes)
@@ -81,7 +83,7 @@ def test_a_backup_under_load_is_one_moment_and_comes_back_equal(tmp_path: Path) 
             )
             remarks = [one["content"] for one in said if one["message_type"] == "user_message"]
             assert remarks == [f"Remark {number}." for number in range(len(remarks))], (
-                "what was said first is all there"
+                "no earlier message may be missing"
             )
         ok(http.post(f"/v1/agents/{agents[0]}/messages", json={"input": "I am back."}))
     assert (tmp_path / "1.db").stat().st_mode & 0o777 == 0o600
@@ -92,7 +94,7 @@ def test_a_backup_under_load_is_one_moment_and_comes_back_equal(tmp_path: Path) 
     ] == []
 
 
-def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
+def test_backups_and_restores_do_not_overwrite_without_replace(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     with pytest.raises(NotFound):
         back_up(settings, tmp_path / "none.db", silent)
@@ -108,14 +110,15 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
     assert back_up(settings, tmp_path / "third.db", silent).hashes == second.hashes
     assert restore(tmp_path / "first.db", settings, silent, replace=True).hashes == first.hashes
     left = open_work_folder(settings.data_dir, COPY)
-    left._lock.release()  # as a kill does
+    # A kill releases the lock in the same way.
+    left._lock.release()
     with serving(tmp_path / "data"):
-        assert not left.path.exists(), "a start removes what killed processes left"
+        assert not left.path.exists(), "a start must remove leftovers of killed processes"
         with pytest.raises(Conflict, match="Another Ricordo server is using"):
             restore(tmp_path / "first.db", settings, silent, replace=True)
 
 
-def test_a_damaged_backup_is_refused_and_the_old_database_stays(tmp_path: Path) -> None:
+def test_a_damaged_backup_is_refused_and_the_old_database_is_kept(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     fill(settings.database_path)
     good = tmp_path / "good.db"
@@ -148,9 +151,9 @@ def test_a_restore_that_is_killed_leaves_the_old_or_the_new(
 ) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     fill(settings.database_path)
-    old = kept(back_up(settings, tmp_path / "old.db", silent))
+    old = table_hashes(back_up(settings, tmp_path / "old.db", silent))
     fill(settings.database_path)
-    new = kept(back_up(settings, tmp_path / "new.db", silent))
+    new = table_hashes(back_up(settings, tmp_path / "new.db", silent))
     restore(tmp_path / "old.db", settings, silent, replace=True)
     command = ("restore", str(tmp_path / "new.db"), "--replace")
     variables = environment(settings.data_dir)
@@ -161,10 +164,10 @@ def test_a_restore_that_is_killed_leaves_the_old_or_the_new(
         restore(tmp_path / "old.db", settings, silent, replace=True)
         moment = after(random.uniform(0, duration))  # noqa: S311 - a moment
         KilledCommand(helper, command, tmp_path / "work", variables).kill_once(moment)
-        assert kept(back_up(settings, tmp_path / f"now-{number}.db", silent)) in (old, new)
+        assert table_hashes(back_up(settings, tmp_path / f"now-{number}.db", silent)) in (old, new)
 
 
-def test_postgresql_is_backed_up_into_a_file_too(shell: Shell, tmp_path: Path) -> None:
+def test_a_postgresql_database_can_be_backed_up_into_a_file(shell: Shell, tmp_path: Path) -> None:
     fill(shell.data / "ricordo.db")
     url = postgres.server().new_database()
     try:
@@ -178,7 +181,7 @@ def test_postgresql_is_backed_up_into_a_file_too(shell: Shell, tmp_path: Path) -
         again = shell.run("backup", "two.db", RICORDO_DATABASE_URL=url)
         assert again.returncode == 0, again.stderr
         hashes = [
-            kept(
+            table_hashes(
                 restore(
                     shell.folder / name, Settings(data_dir=tmp_path / f"restored-{name}"), silent
                 )

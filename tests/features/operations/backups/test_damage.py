@@ -1,6 +1,6 @@
-"""Damaged backups.
+"""Damaged backups are refused with an error.
 
-Each is refused with an error, intact ones are not, and the database is unchanged.
+Intact backups are accepted. A refusal does not change the database.
 """
 
 import random
@@ -108,7 +108,7 @@ def test_every_damage_is_refused_with_a_sentence(
                 require_sound(path)
 
 
-def test_a_refused_backup_leaves_the_database_as_it_is(
+def test_restoring_a_damaged_backup_leaves_the_database_unchanged(
     backups: tuple[Path, Path], tmp_path: Path
 ) -> None:
     settings = Settings(data_dir=tmp_path / "data")
@@ -123,14 +123,16 @@ def test_a_refused_backup_leaves_the_database_as_it_is(
         assert settings.database_path.read_bytes() == before
 
 
-def test_a_cut_backup_says_how_much_is_missing(backups: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_truncated_backup_is_refused_with_the_missing_size(
+    backups: tuple[Path, Path], tmp_path: Path
+) -> None:
     cut = tmp_path / "cut.db"
     cut.write_bytes(backups[0].read_bytes()[: -SEAL - 3 * PAGE])
     with pytest.raises(Invalid, match="its end is cut off, at least 12,288 bytes"):
         require_sound(cut)
 
 
-def test_a_whole_backup_is_taken_again_and_again_and_never_changed(
+def test_a_complete_backup_can_be_restored_repeatedly_without_changes(
     backups: tuple[Path, Path], tmp_path: Path
 ) -> None:
     path = tmp_path / "copy #1?.db"
@@ -145,7 +147,7 @@ def test_a_whole_backup_is_taken_again_and_again_and_never_changed(
     assert require_sound(again) == require_sound(path)
 
 
-def test_a_backup_of_an_older_version_is_taken_and_said_to_have_no_hashes(
+def test_a_backup_of_an_older_version_is_restored_as_unsealed(
     backups: tuple[Path, Path], tmp_path: Path
 ) -> None:
     older = tmp_path / "older.db"
@@ -157,10 +159,10 @@ def test_a_backup_of_an_older_version_is_taken_and_said_to_have_no_hashes(
     assert not restore(older, Settings(data_dir=tmp_path / "data"), silent).was_sealed
 
 
-async def test_a_backup_that_became_a_database_is_no_damaged_backup(
+async def test_a_backup_that_was_used_as_a_database_can_be_restored(
     backups: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """A copied backup that a server used may still be restored from."""
+    """A copied backup that a server has used as its database can still be restored."""
     live = tmp_path / "data" / "ricordo.db"
     live.parent.mkdir()
     shutil.copy(backups[0], live)
@@ -169,7 +171,7 @@ async def test_a_backup_that_became_a_database_is_no_damaged_backup(
     assert not restore(live, Settings(data_dir=tmp_path / "other"), silent).was_sealed
 
 
-def test_a_table_that_is_not_what_its_hash_says_stops_the_restore(
+def test_a_table_with_a_wrong_hash_stops_the_restore(
     backups: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes were correct when they were checked, and are read differently afterwards.

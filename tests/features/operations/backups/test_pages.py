@@ -46,7 +46,7 @@ def silent(*_: Any) -> None:
     """Ignore the progress."""
 
 
-def ended(http: httpx2.Client, job: dict[str, Any]) -> dict[str, Any]:
+def wait_for_backup(http: httpx2.Client, job: dict[str, Any]) -> dict[str, Any]:
     deadline = time.monotonic() + LIMIT
     while (now := ok(http.get(f"/v1/jobs/{job['id']}")))["status"] not in (
         "completed",
@@ -58,11 +58,11 @@ def ended(http: httpx2.Client, job: dict[str, Any]) -> dict[str, Any]:
     return dict(now)
 
 
-def test_a_backup_is_made_downloaded_restored_and_deleted(
+def test_a_backup_can_be_created_checked_downloaded_and_deleted(
     server: ServerInThread, http: httpx2.Client, tmp_path: Path
 ) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Kept"}))["id"]
-    job = ended(http, ok(http.post(HOME)))
+    job = wait_for_backup(http, ok(http.post(HOME)))
     assert job["status"] == "completed"
     assert job["metadata"]["progress"]["done"] <= job["metadata"]["progress"]["total"]
     (one,) = ok(http.get(HOME))
@@ -82,7 +82,7 @@ def test_a_backup_is_made_downloaded_restored_and_deleted(
     assert ok(http.get(HOME)) == []
 
 
-def test_names_are_of_the_list_alone(
+def test_only_listed_backup_names_are_accepted(
     server: ServerInThread, http: httpx2.Client, tmp_path: Path
 ) -> None:
     folder = tmp_path / "data" / "backups"
@@ -114,7 +114,7 @@ def test_names_are_of_the_list_alone(
     assert (tmp_path / "data" / "ricordo.db").exists()
 
 
-def test_a_backup_that_is_cut_off_leaves_nothing_and_one_that_was_done_is_not_done_twice(
+def test_an_interrupted_backup_leaves_no_file_and_a_finished_one_is_not_repeated(
     server: ServerInThread, http: httpx2.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ok(http.post("/v1/agents/", json={"model": MODEL}))
@@ -156,7 +156,7 @@ def test_a_backup_that_is_cut_off_leaves_nothing_and_one_that_was_done_is_not_do
     assert [one["name"] for one in ok(http.get(HOME))] == ["twice.db"]
 
 
-def test_two_who_press_the_button_at_once_get_no_pile_of_backups(
+def test_at_most_one_backup_runs_and_one_waits(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go = threading.Event(), threading.Event()
@@ -164,13 +164,14 @@ def test_two_who_press_the_button_at_once_get_no_pile_of_backups(
     try:
         first = ok(http.post(HOME))
         assert begun.wait(LIMIT)
-        assert ok(http.post(HOME))["id"] != first["id"]  # Of messages since the first one began.
+        # The second backup has the messages since the first one began.
+        assert ok(http.post(HOME))["id"] != first["id"]
         assert "already" in refused(http.post(HOME), 409)
     finally:
         go.set()
 
 
-def test_where_there_are_several_organizations_the_operator_alone_has_backups(
+def test_with_several_organizations_only_the_operator_can_use_backups(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path, api_key="the-operators-own-key") as server, server.http() as http:
@@ -199,7 +200,7 @@ def ended_name(http: httpx2.Client, headers: dict[str, str]) -> str:
     return str(name)
 
 
-def test_the_page_asks_for_itself_while_a_backup_is_made_and_shows_how_to_restore_it(
+def test_the_backups_page_polls_during_a_backup_and_shows_the_restore_command(
     server: ServerInThread, http: httpx2.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "There are no backups" in http.get("/ui/backups").text
@@ -210,7 +211,7 @@ def test_the_page_asks_for_itself_while_a_backup_is_made_and_shows_how_to_restor
     assert 'hx-get="/ui/backups" hx-trigger="every 2s"' in begun.text
     go.set()
     (job,) = ok(http.get("/v1/jobs/", params={"kind": "backups.make"}))
-    ended(http, job)
+    wait_for_backup(http, job)
     page = http.get("/ui/backups").text
     (one,) = ok(http.get(HOME))
     assert "hx-get" not in page.partition("<main")[2]
@@ -224,7 +225,7 @@ def test_the_page_asks_for_itself_while_a_backup_is_made_and_shows_how_to_restor
 
 
 @pytest.mark.soak
-def test_the_page_in_a_browser(
+def test_the_backups_page_works_in_a_browser(
     browser: Browser, server: ServerInThread, http: httpx2.Client, tmp_path: Path
 ) -> None:
     with visit(browser, server.url, width=390, dark=True) as visitor:

@@ -14,7 +14,7 @@ FIXTURES = sorted((Path(__file__).parents[3] / "fixtures").glob("schema-*.sql"))
 NEWEST = len(MIGRATIONS)
 
 
-def old(shell: Shell, fixture: Path) -> Path:
+def old_database(shell: Shell, fixture: Path) -> Path:
     path = shell.data / "ricordo.db"
     path.parent.mkdir(parents=True)
     with closing(sqlite3.connect(path)) as connection:
@@ -23,10 +23,10 @@ def old(shell: Shell, fixture: Path) -> Path:
 
 
 @pytest.mark.parametrize("fixture", FIXTURES, ids=lambda path: path.stem)
-def test_a_database_of_every_released_schema_is_backed_up_upgraded_and_checked(
+def test_databases_of_every_released_schema_are_backed_up_and_upgraded(
     shell: Shell, fixture: Path
 ) -> None:
-    path = old(shell, fixture)
+    path = old_database(shell, fixture)
     done = shell.run("upgrade")
     assert done.returncode == 0, done.stdout + done.stderr
     (copy,) = (shell.data / "backups").glob("*.db")
@@ -46,11 +46,11 @@ def test_a_database_of_every_released_schema_is_backed_up_upgraded_and_checked(
     assert len([*(shell.data / "backups").glob("*.db")]) == 1
 
 
-def test_a_database_in_use_or_absent_or_newer_is_left_as_it_is(shell: Shell) -> None:
+def test_an_upgrade_refuses_missing_used_and_newer_databases(shell: Shell) -> None:
     missing = shell.run("upgrade")
     assert missing.returncode == 2
     assert "There is no database" in missing.stderr
-    path = old(shell, FIXTURES[0])
+    path = old_database(shell, FIXTURES[0])
     with serving(shell.data):
         used = shell.run("upgrade")
     assert used.returncode == 2
@@ -62,8 +62,8 @@ def test_a_database_in_use_or_absent_or_newer_is_left_as_it_is(shell: Shell) -> 
     assert "Start the newer Ricordo" in newer.stderr
 
 
-def test_what_is_not_there_after_an_upgrade_is_told_with_the_backup(shell: Shell) -> None:
-    path = old(shell, FIXTURES[0])
+def test_a_column_missing_after_an_upgrade_is_reported_with_the_backup(shell: Shell) -> None:
+    path = old_database(shell, FIXTURES[0])
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("ALTER TABLE memory_remotes DROP COLUMN last_error")
     done = shell.run("upgrade")

@@ -29,7 +29,7 @@ def fill(shell: Shell) -> None:
     asyncio.run(work())
 
 
-def test_costs_are_read_from_a_database_at_rest_and_from_a_server_alike(shell: Shell) -> None:
+def test_costs_are_the_same_with_and_without_a_running_server(shell: Shell) -> None:
     fill(shell)
     (shell.data / FILE).write_text(PRICES)
     at_rest = shell.run("costs", "--by", "model", "--days", "2")
@@ -58,7 +58,7 @@ def test_costs_are_read_from_a_database_at_rest_and_from_a_server_alike(shell: S
     assert (asked.returncode, asked.stdout) == (0, at_rest.stdout)
 
 
-def test_what_cannot_be_shown_is_told_in_a_sentence(shell: Shell) -> None:
+def test_invalid_costs_commands_are_refused_with_a_reason(shell: Shell) -> None:
     for arguments, sentence in (
         (("--by", "colour"), "Use one of: day, agent, user, model, purpose."),
         (("--days", "0"), "--days is a number of days from 1"),

@@ -35,7 +35,9 @@ async def turn(store: SqliteStore, agent: Agent, *usages: Usage, **fields: Any) 
     return run
 
 
-async def spent(store: SqliteStore, group_by: Grouping = "day", **which: Any) -> list[LedgerEntry]:
+async def ledger_entries(
+    store: SqliteStore, group_by: Grouping = "day", **which: Any
+) -> list[LedgerEntry]:
     query = LedgerQuery(*which.pop("between", ALL), group_by, **which)
     return await store.read(lambda tx: entries(tx, Scope(), query))
 
@@ -50,11 +52,11 @@ def expense(purpose: Any, tokens: int, **fields: Any) -> Expense:
     )
 
 
-async def used(store: SqliteStore, agent_id: str | None = None, since: int = START) -> int:
+async def used_tokens(store: SqliteStore, agent_id: str | None = None, since: int = START) -> int:
     return await store.read(lambda tx: runs.used_since(tx, LOCAL_ORGANIZATION, since, agent_id))
 
 
-async def test_turns_and_all_else_are_summed_up_by_every_group(store: SqliteStore) -> None:
+async def test_usage_of_turns_and_other_calls_is_summed_by_every_group(store: SqliteStore) -> None:
     one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
     await turn(store, one, Usage(10, 1), Usage(20, 2), user_id="user-a")
     await turn(
@@ -75,20 +77,20 @@ async def test_turns_and_all_else_are_summed_up_by_every_group(store: SqliteStor
         "user": [(None, "a/embed", 7), (None, *second[1:]), ("user-a", *first[1:])],
     }
     for group, rows in expected.items():
-        assert short(await spent(store, group)) == rows, group
-    assert [key for key, _, _ in short(await spent(store, "model"))] == [
+        assert short(await ledger_entries(store, group)) == rows, group
+    assert [key for key, _, _ in short(await ledger_entries(store, "model"))] == [
         "b/model",
         "scripted/model",
         "a/embed",
     ]
-    assert [key for key, _, _ in short(await spent(store, "purpose"))] == [
+    assert [key for key, _, _ in short(await ledger_entries(store, "purpose"))] == [
         "sleeptime",
         "turn",
         "embedding",
     ]
 
 
-async def test_filters_and_times_narrow_what_is_summed_up(store: SqliteStore) -> None:
+async def test_filters_and_times_limit_the_summed_usage(store: SqliteStore) -> None:
     one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
     await turn(store, one, Usage(10), user_id="user-a")
     await turn(store, two, Usage(100), purpose="sleeptime", model="b/model", created_at=START + DAY)
@@ -104,19 +106,19 @@ async def test_filters_and_times_narrow_what_is_summed_up(store: SqliteStore) ->
         ({"between": (START, START + 1)}, 17),
         ({"between": (START + 1, START + DAY + 1)}, 100),
     ):
-        entries_of = await spent(store, **which)  # type: ignore[arg-type]
+        entries_of = await ledger_entries(store, **which)  # type: ignore[arg-type]
         assert sum(entry.usage.total_tokens for entry in entries_of) == expected, which
     assert await store.read(lambda tx: entries(tx, Scope("org-2"), LedgerQuery(*ALL))) == []
     await turn(store, one, Usage(10, 4, 3, None, 2), purpose="other")
     await turn(store, one, Usage(1, 1), purpose="other")
-    (entry,) = await spent(store, purpose="other")
+    (entry,) = await ledger_entries(store, purpose="other")
     assert entry.usage == Usage(11, 5, 3, None, 2)
 
 
-async def test_the_ledger_is_one_statement_that_looks_at_no_other_time(store: SqliteStore) -> None:
+async def test_the_ledger_is_one_indexed_statement(store: SqliteStore) -> None:
     await turn(store, (await make.stored_agent(store)).agent, Usage(1))
     with count_statements(store) as counted:
-        await spent(store)
+        await ledger_entries(store)
     (statement,) = counted.statements
     if store.engine.dialect.name == "sqlite":
         values = (1,) * statement.count("?")
@@ -132,37 +134,42 @@ async def test_the_ledger_is_one_statement_that_looks_at_no_other_time(store: Sq
         assert not any(name in steps for name in ("SCAN runs", "SCAN steps")), steps
 
 
-async def test_what_was_used_counts_turns_and_all_else_from_a_moment_on(store: SqliteStore) -> None:
+async def test_used_tokens_count_turns_and_other_calls_since_a_time(store: SqliteStore) -> None:
     one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
-    assert await used(store) == 0
+    assert await used_tokens(store) == 0
     await turn(store, one, Usage(10, 5), created_at=START)
     await turn(store, one, Usage(1000), created_at=START - 1)
     await turn(store, two, Usage(100), created_at=START)
     await store.write(
         lambda tx: runs.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START))
     )
-    assert [await used(store, id) for id in (None, one.id, two.id)] == [122, 22, 100]
+    assert [await used_tokens(store, id) for id in (None, one.id, two.id)] == [122, 22, 100]
     with count_statements(store) as counted:
-        await used(store)
+        await used_tokens(store)
     assert len(counted.statements) == 1
 
 
-async def test_nothing_is_lost_or_counted_twice_between_two_portions(
+async def test_purging_an_agent_in_portions_keeps_the_sums(
     store: SqliteStore, scope: Scope
 ) -> None:
     agent = (await make.stored_agent(store)).agent
     for _ in range(3):
         await turn(store, agent, *[Usage(1)] * 200, user_id="user-a")
-    before = [await spent(store, group) for group in ("day", "agent", "user", "model", "purpose")]
+    before = [
+        await ledger_entries(store, group) for group in ("day", "agent", "user", "model", "purpose")
+    ]
     await store.write(lambda tx: deletion.hide_agent(tx, scope, agent.id))
     seen = []
     while await store.write(lambda tx: purge_portion(tx, "agent", agent.id)):
         seen.append(
-            (sum(entry.usage.total_tokens for entry in await spent(store)), await used(store))
+            (
+                sum(entry.usage.total_tokens for entry in await ledger_entries(store)),
+                await used_tokens(store),
+            )
         )
     assert {tokens for tokens, _ in seen} == {600}
     assert max(counted for _, counted in seen) <= 600
-    assert await used(store) == 600
+    assert await used_tokens(store) == 600
     assert [
-        await spent(store, group) for group in ("day", "agent", "user", "model", "purpose")
+        await ledger_entries(store, group) for group in ("day", "agent", "user", "model", "purpose")
     ] == before

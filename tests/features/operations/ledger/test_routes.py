@@ -33,7 +33,7 @@ def spend(client: StrictLetta, server: ServerInThread, agent_id: str, usage: Usa
 
 
 @pytest.mark.usefixtures("prices")
-def test_prices_of_the_operator_give_the_cost_by_kind_of_token(api: Api, agent: AgentState) -> None:
+def test_configured_prices_yield_the_cost_by_kind_of_token(api: Api, agent: AgentState) -> None:
     spend(api.client, api.server, agent.id, Usage(1_000_000, 10_000, cached_tokens=400_000))
 
     ledger = api.http.get("/v1/ledger", params={"agent_id": agent.id, "group_by": "model"}).json()
@@ -50,7 +50,7 @@ def test_prices_of_the_operator_give_the_cost_by_kind_of_token(api: Api, agent: 
     }
 
 
-def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(
+def test_the_ledger_can_be_filtered_and_grouped_and_totals_all_lines(
     api: Api, agent: AgentState
 ) -> None:
     other = api.client.agents.create(model=MODEL)
@@ -97,7 +97,7 @@ def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(
     assert first["total"]["total_tokens"] >= 900_007
 
 
-def test_the_ledger_answers_to_the_ends_of_the_calendar(http: httpx2.Client) -> None:
+def test_the_ledger_accepts_the_first_and_last_dates_of_the_calendar(http: httpx2.Client) -> None:
     first, last = "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"
     for query, since, until in (
         ({"to": "0001-01-01"}, first, "0001-01-01T23:59:59.999999Z"),
@@ -113,7 +113,7 @@ def test_the_ledger_answers_to_the_ends_of_the_calendar(http: httpx2.Client) -> 
         assert (answer["since"], answer["until"]) == (since, until)
 
 
-def test_what_cannot_be_asked_for_or_given_is_refused(
+def test_invalid_ledger_queries_and_budgets_are_refused(
     http: httpx2.Client, agent: AgentState
 ) -> None:
     for query, status, sentence in (
@@ -137,7 +137,7 @@ def test_what_cannot_be_asked_for_or_given_is_refused(
     )
 
 
-def test_a_budget_is_given_shown_and_taken_away(api: Api, agent: AgentState) -> None:
+def test_a_budget_can_be_set_shown_and_removed(api: Api, agent: AgentState) -> None:
     path = f"/v1/agents/{agent.id}/budget"
     none = dict.fromkeys(("daily_tokens", "used_tokens", "remaining_tokens", "resets_at"))
     assert api.http.get(path).json() == none
@@ -147,13 +147,13 @@ def test_a_budget_is_given_shown_and_taken_away(api: Api, agent: AgentState) -> 
     assert given["resets_at"].endswith("T00:00:00.000000Z")
     assert api.http.get(path).json() == given
     assert api.http.patch(path, json={"daily_tokens": None}).json() == none
-    # A change of other settings leaves it alone.
+    # A change of other settings keeps the budget.
     api.http.patch(path, json={"daily_tokens": 100})
     api.client.agents.update(agent.id, compaction_settings={"mode": "all"})
     assert api.http.get(path).json() == given
 
 
-def test_a_budget_that_is_used_up_refuses_turns_with_402(api: Api, agent: AgentState) -> None:
+def test_an_exhausted_budget_refuses_turns_with_402(api: Api, agent: AgentState) -> None:
     api.http.patch(f"/v1/agents/{agent.id}/budget", json={"daily_tokens": 10})
     spend(api.client, api.server, agent.id, Usage(10, 0))
     before = api.server.rows()

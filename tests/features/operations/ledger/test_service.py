@@ -39,7 +39,7 @@ cache_write = 0.3
 DEAR = Price(Decimal(2), Decimal(8), cached=Decimal("0.5"), cache_write=Decimal("2.5"))
 
 
-def test_each_kind_of_token_has_its_price_and_none_is_counted_twice() -> None:
+def test_each_token_is_priced_once_by_its_kind() -> None:
     usage = Usage(
         1_000_000,
         500_000,
@@ -58,7 +58,7 @@ def test_each_kind_of_token_has_its_price_and_none_is_counted_twice() -> None:
     assert DEAR.cost(Usage(10, 0, cached_tokens=20)).input == 0
 
 
-def test_without_a_file_there_are_no_prices_and_with_one_they_are_read_exactly(
+def test_prices_are_read_exactly_from_an_optional_file(
     tmp_path: Path,
 ) -> None:
     assert read_prices(tmp_path) is None
@@ -80,7 +80,7 @@ def test_without_a_file_there_are_no_prices_and_with_one_they_are_read_exactly(
         assert prices.of(handle) == found, handle
 
 
-def test_what_is_no_price_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_invalid_prices_are_refused_with_advice(tmp_path: Path) -> None:
     priced = 'currency = "USD"\n["a/b"]\n'
     for text, sentence in (
         ('["a/b"]\ninput = 1\noutput = 1', "currency"),
@@ -102,7 +102,7 @@ def test_what_is_no_price_is_refused_with_what_to_do(tmp_path: Path) -> None:
         read_prices(tmp_path)
 
 
-def test_lines_hold_all_models_of_a_key_and_say_what_has_no_price() -> None:
+def test_ledger_lines_combine_models_and_count_unpriced_tokens() -> None:
     prices = Prices("EUR", {"a/*": Price(Decimal(1), Decimal(1))})
     million = Usage(1_000_000, 0)
     entries = [

@@ -18,7 +18,7 @@ from tests.support import postgres
 
 def fill(path: Path) -> str:
     """Make a database with an agent and its messages; return the agent's id."""
-    load_plugins(FEATURES).tables()  # which a server has created
+    load_plugins(FEATURES).tables()  # which a server created
 
     async def work() -> str:
         store = open_sqlite(path)
@@ -30,7 +30,7 @@ def fill(path: Path) -> str:
     return asyncio.run(work())
 
 
-def test_everything_moves_to_postgresql_and_back(
+def test_a_database_can_be_moved_to_postgresql_and_back(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.cli.screen._EVERY", {True: math.inf, False: math.inf})
@@ -68,7 +68,7 @@ def test_everything_moves_to_postgresql_and_back(
         ),
     ],
 )
-def test_an_address_that_leads_nowhere_is_refused_in_a_sentence(
+def test_an_invalid_target_address_is_refused_with_a_reason(
     shell: Shell, url: str, says: str
 ) -> None:
     fill(shell.data / "ricordo.db")
@@ -79,7 +79,9 @@ def test_an_address_that_leads_nowhere_is_refused_in_a_sentence(
     assert "s3cret" not in refused.stdout + refused.stderr
 
 
-def test_the_end_of_a_part_is_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_end_of_a_part_gets_no_separate_progress_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for is_live, shown in (
         (False, "copied b: 2 of 2\n"),
         (True, "\r\x1b[Kcopied a: 2 of 2\r\x1b[Kcopied b: 2 of 2\n"),
@@ -92,7 +94,7 @@ def test_the_end_of_a_part_is_no_line_of_its_own(capsys: pytest.CaptureFixture[s
         assert capsys.readouterr().out == shown
 
 
-def test_progress_is_a_line_now_and_then_in_a_pipe_and_one_changing_line_on_a_terminal(
+def test_progress_is_one_line_on_a_terminal_and_occasional_lines_in_a_pipe(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for is_live, moments, shown in (

@@ -120,12 +120,15 @@ def name_of(settings: Settings) -> str:
     return postgres.name_in(settings.postgres_url or "")
 
 
-def unheard(*_: object) -> None:
+def ignore_progress(*_: object) -> None:
     pass
 
 
 async def move(
-    source: Settings, target: Settings, choices: MoveOptions | None = None, report: Any = unheard
+    source: Settings,
+    target: Settings,
+    choices: MoveOptions | None = None,
+    report: Any = ignore_progress,
 ) -> MoveReport:
     return await asyncio.to_thread(service.move, source, target, choices or MoveOptions(), report)
 
@@ -247,7 +250,7 @@ async def fill(settings: Settings) -> str:
 
 
 @bare
-async def test_there_and_back_again_nothing_changes_and_new_rows_get_numbers_that_no_row_ever_had(
+async def test_moving_there_and_back_changes_nothing_and_reuses_no_numbers(
     first: Settings, last: Settings, on_postgres: Settings, agent_id: str
 ) -> None:
     with closing(sqlite3.connect(first.database_path)) as connection:
@@ -268,7 +271,7 @@ async def test_there_and_back_again_nothing_changes_and_new_rows_get_numbers_tha
     assert len(set(numbers)) == 1, numbers
 
 
-async def test_the_hash_tells_one_changed_value_of_any_column(first: Settings) -> None:
+async def test_the_table_hash_changes_with_any_column(first: Settings) -> None:
 
     def look() -> None:
         with exclusive_access(first) as connection, read_transaction(connection):
@@ -300,7 +303,7 @@ async def _next_number(settings: Settings, agent_id: str) -> int:
     return added.seq
 
 
-async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew(
+async def test_a_killed_copy_cannot_be_served_until_it_is_repeated(
     tmp_path: Path, first: Settings, last: Settings
 ) -> None:
     code = (
@@ -329,7 +332,7 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
     await open_store(last).close()
 
 
-async def test_a_copy_that_was_changed_behind_our_back_is_not_called_done(
+async def test_a_copy_that_was_changed_meanwhile_is_refused(
     first: Settings, on_postgres: Settings
 ) -> None:
 
@@ -349,7 +352,7 @@ async def test_a_copy_that_was_changed_behind_our_back_is_not_called_done(
 
 
 @bare
-async def test_a_target_that_holds_anything_is_refused_and_left_alone(
+async def test_a_target_that_is_not_empty_is_refused_and_unchanged(
     first: Settings, last: Settings, on_postgres: Settings
 ) -> None:
     shutil.copy(first.database_path, _made(last))
@@ -364,7 +367,7 @@ async def test_a_target_that_holds_anything_is_refused_and_left_alone(
     assert postgres.server().run("SELECT count(*) FROM orders", name_of(on_postgres)) == [(0,)]
 
 
-async def test_vectors_that_stay_behind_in_pgvector_are_told_of(
+async def test_vectors_left_behind_in_pgvector_are_reported(
     last: Settings, on_postgres: Settings
 ) -> None:
     postgres.server().run(
@@ -381,7 +384,7 @@ def _made(settings: Settings) -> Path:
     return settings.database_path
 
 
-async def test_a_database_in_use_is_neither_copied_nor_written_to(
+async def test_a_database_in_use_cannot_be_source_or_target(
     first: Settings, last: Settings, on_postgres: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "PAUSE_SECONDS", 0.001)
@@ -399,7 +402,7 @@ async def test_a_database_in_use_is_neither_copied_nor_written_to(
     await server.close()
 
 
-async def test_a_server_that_starts_on_postgresql_waits_until_the_move_is_over(
+async def test_a_server_starting_on_postgresql_waits_for_the_end_of_the_move(
     tmp_path: Path, on_postgres: Settings
 ) -> None:
     opened = open_store(on_postgres)
@@ -422,7 +425,7 @@ async def test_a_server_that_starts_on_postgresql_waits_until_the_move_is_over(
 
 
 @bare
-async def test_a_nul_is_named_before_anything_is_copied_or_becomes_a_sign(
+async def test_nul_characters_are_reported_before_copying_or_replaced(
     tmp_path: Path, on_postgres: Settings
 ) -> None:
     store = open_store(at(tmp_path))
@@ -448,7 +451,7 @@ async def test_a_nul_is_named_before_anything_is_copied_or_becomes_a_sign(
     assert row.value == "before␀after"
 
 
-async def test_what_is_not_there_the_same_or_older_is_refused(
+async def test_missing_identical_and_outdated_sources_are_refused(
     tmp_path: Path, first: Settings, last: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(NotFound, match="There is no database"):
@@ -461,7 +464,7 @@ async def test_what_is_not_there_the_same_or_older_is_refused(
         await move(first, last)
 
 
-async def test_a_postgresql_database_is_not_copied_into_itself_by_another_name(
+async def test_a_postgresql_database_is_not_copied_into_itself(
     on_postgres: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "PAUSE_SECONDS", 0.001)
@@ -474,7 +477,7 @@ async def test_a_postgresql_database_is_not_copied_into_itself_by_another_name(
         await move(on_postgres, again)
 
 
-async def test_a_table_that_came_later_is_empty_in_the_copy(
+async def test_a_table_missing_in_the_source_is_empty_in_the_copy(
     first: Settings, last: Settings
 ) -> None:
     with closing(sqlite3.connect(first.database_path)) as connection:

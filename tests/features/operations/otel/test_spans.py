@@ -129,7 +129,7 @@ def test_a_turn_is_one_trace_under_its_request(collector: Collector, tmp_path: P
     assert {"GET /users/{user_id}/blocks", "GET"} <= {span.name for span in collector.spans()}
 
 
-def test_a_turn_that_failed_says_of_what_kind_and_no_more(
+def test_the_span_of_a_failed_turn_has_the_error_type_but_no_content(
     collector: Collector, tmp_path: Path
 ) -> None:
     with serving(tmp_path / "data") as server, server.http() as http:
@@ -150,7 +150,7 @@ def test_a_turn_that_failed_says_of_what_kind_and_no_more(
     assert all(CANARY.encode() not in body for body in collector.bodies)
 
 
-def test_a_collector_that_is_away_holds_up_nobody(
+def test_an_unreachable_collector_does_not_block_turns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from ricordo.features.operations.otel import spans
@@ -165,7 +165,7 @@ def test_a_collector_that_is_away_holds_up_nobody(
     spans.provider.cache_clear()
 
 
-def test_without_an_endpoint_nothing_is_imported_called_or_sent(
+def test_without_an_endpoint_tracing_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Requests have no middleware, and turns no statement."""

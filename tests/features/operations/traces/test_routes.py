@@ -25,9 +25,7 @@ def tracing(server: ServerInThread) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tracing")
-def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(
-    api: Api, agent: AgentState
-) -> None:
+def test_a_steps_trace_has_the_model_request_and_response(api: Api, agent: AgentState) -> None:
     said = api.client.agents.messages.create(agent.id, input="Good morning.").messages[0]
     step_id = said.step_id or ""
 
@@ -44,7 +42,7 @@ def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(
 
 
 @pytest.mark.usefixtures("tracing")
-def test_a_run_shows_the_traces_of_its_steps_in_their_order(api: Api, agent: AgentState) -> None:
+def test_a_run_lists_the_traces_of_its_steps_in_order(api: Api, agent: AgentState) -> None:
     api.server.says(
         call("memory_insert", label="human", new_string="x"), ModelError("llm_bad_request", "No.")
     )
@@ -63,9 +61,7 @@ def test_a_run_shows_the_traces_of_its_steps_in_their_order(api: Api, agent: Age
 
 
 @pytest.mark.usefixtures("tracing")
-def test_a_call_that_wrote_a_summary_stands_among_the_traces_of_its_run(
-    api: Api, agent: AgentState
-) -> None:
+def test_a_summarization_call_is_among_the_traces_of_its_run(api: Api, agent: AgentState) -> None:
     api.server.says("One.", "Two.", "They greeted each other.")
     api.client.agents.messages.create(agent.id, input="Hello.")
     api.client.agents.messages.create(agent.id, input="Hello again.")
@@ -81,7 +77,9 @@ def test_a_call_that_wrote_a_summary_stands_among_the_traces_of_its_run(
     assert api.http.get(f"/v1/steps/{trace['step_id']}/trace").json() == trace
 
 
-def test_without_a_trace_it_is_said_which_setting_keeps_them(api: Api, agent: AgentState) -> None:
+def test_a_missing_trace_is_reported_with_the_setting_that_enables_traces(
+    api: Api, agent: AgentState
+) -> None:
     said = api.client.agents.messages.create(agent.id, input="Hello.").messages[0]
     with pytest.raises(NotFoundError, match="RICORDO_TRACES"):
         api.client.steps.trace.retrieve(said.step_id or "")

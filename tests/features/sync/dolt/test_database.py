@@ -26,7 +26,7 @@ from ricordo.features.sync.dolt.engines import Doltlite, EngineError, open_engin
 from tests.seams.stores import START
 
 
-def test_a_password_is_taken_out_of_the_address() -> None:
+def test_the_password_is_removed_from_the_address() -> None:
     place = read_address("mysql://ada:s%40fe@[2a00::1]/memory")
     assert (place.address, place.password) == ("mysql://ada@[2a00::1]:3306/memory", "s@fe")
     assert (place.host, place.port, place.user, place.database) == (
@@ -38,7 +38,7 @@ def test_a_password_is_taken_out_of_the_address() -> None:
     assert "s@fe" not in repr(place)
 
 
-def test_an_address_that_cannot_be_used_is_refused_without_its_password() -> None:
+def test_an_invalid_address_is_refused_without_showing_its_password() -> None:
     for address in (
         *(
             "",
@@ -67,7 +67,7 @@ def test_an_address_that_cannot_be_used_is_refused_without_its_password() -> Non
             read_address(f"mysql://{host}/memory")
 
 
-def test_a_name_that_leads_to_a_private_address_is_not_spoken_to(
+def test_a_host_with_a_private_address_is_not_contacted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found: list[Any] = [
@@ -78,7 +78,7 @@ def test_a_name_that_leads_to_a_private_address_is_not_spoken_to(
         read_address("mysql://dolt.example/memory").connect()
 
 
-def test_what_answers_and_is_no_dolt_server_is_told_of_without_the_password() -> None:
+def test_a_server_that_is_not_dolt_is_reported_without_the_password() -> None:
     def hang_up(listening: socket.socket) -> None:
         taken, _ = listening.accept()
         taken.close()
@@ -97,13 +97,13 @@ def test_what_answers_and_is_no_dolt_server_is_told_of_without_the_password() ->
     assert "s3cret" not in str(raised.value)
 
 
-def test_an_ordinary_sqlite_file_is_no_place_for_it(tmp_path: Path) -> None:
+def test_an_ordinary_sqlite_file_is_refused_as_a_remote(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "own.db").execute("CREATE TABLE own (x)").connection.close()
     with pytest.raises(Invalid, match="not a database of doltlite"):
         read_address(f"doltlite://{tmp_path / 'own.db'}", folders=(tmp_path,))
 
 
-def test_doltlite_runs_beside_the_server_and_leaves_its_sqlite_alone(tmp_path: Path) -> None:
+def test_doltlite_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     engine = open_engine(read_address(f"doltlite://{tmp_path / 'memory.db'}", folders=(tmp_path,)))
     assert isinstance(engine, Doltlite)
     assert engine.run("SELECT dolt_version() LIKE 'v%'") == [[1]]
@@ -146,7 +146,7 @@ def proposal(label: str) -> Proposal:
     )
 
 
-def test_a_commit_says_which_version_it_is_and_a_reason_that_looks_like_it_does_not() -> None:
+def test_a_commit_message_names_its_version_and_cannot_be_forged_by_a_reason() -> None:
     for reason in ("", "Edit human", "Two\n\nparagraphs\n", "x" * 20_000):
         message = version_message(version(reason))
         assert trailer_of(message) == trailer_of(message + "\n") == Trailer("00" * 20, 7, "chain-1")
@@ -156,7 +156,7 @@ def test_a_commit_says_which_version_it_is_and_a_reason_that_looks_like_it_does_
     assert trailer_of(forged + "\n\nAnd more") is None
 
 
-def test_a_proposal_is_told_as_json_and_found_again() -> None:
+def test_a_proposal_message_is_json_and_can_be_parsed_back() -> None:
     message = proposal_message(proposal("human"))
     assert proposal_in(message) == "proposal-1"
     assert '"confidence": 0.5' in message
@@ -164,7 +164,7 @@ def test_a_proposal_is_told_as_json_and_found_again() -> None:
         assert proposal_in(other) is None
 
 
-def test_the_name_of_a_branch_is_one_that_dolt_takes_and_times_are_whole_seconds_in_utc() -> None:
+def test_branch_names_are_valid_in_dolt_and_times_are_utc_seconds() -> None:
     for label in (
         *(
             "human",

@@ -3,16 +3,19 @@
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from ricordo.features.memory_care.forgetting.needle import Needle, blank, remove
+from ricordo.features.sync.dolt.database import Database
 from ricordo.storage import rewriting
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.rewriting import TextChanges
 from tests.features.sync.dolt.test_sync import (
     Memory,
     change,
+    commit,
     follow_mortally,
     memory,
     place,
@@ -74,7 +77,7 @@ async def keeps_forgotten(memory: Memory) -> bool:
     )
 
 
-async def test_a_history_that_was_rewritten_here_is_made_again_there(memory: Memory) -> None:
+async def test_a_rewritten_history_is_created_again_in_dolt(memory: Memory) -> None:
     await fill(memory)
     assert SECRET in said_there(memory)
     await forget(memory)
@@ -90,7 +93,7 @@ async def test_a_history_that_was_rewritten_here_is_made_again_there(memory: Mem
     await require_same(memory)
 
 
-async def test_a_history_with_rows_of_others_stays(memory: Memory) -> None:
+async def test_a_dolt_history_with_rows_of_others_is_not_rewritten(memory: Memory) -> None:
     await fill(memory)
     statement = "INSERT INTO memory_blocks (user_id, label, body) VALUES ('bob', 'human', 'Bob')"
     change(memory, "Bob is here", statement)
@@ -109,8 +112,53 @@ async def test_a_history_with_rows_of_others_stays(memory: Memory) -> None:
     assert "Bob is here" in log
 
 
+@pytest.mark.parametrize("target", ["main", "proposal", "new branch"])
+@pytest.mark.parametrize("moment", ["is_only_of", "begin_again"])
+async def test_a_commit_that_comes_meanwhile_is_kept(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, moment: str, target: str
+) -> None:
+    await fill(memory)
+    await forget(memory)
+    branches: list[str] = []
+
+    def commit_elsewhere() -> None:
+        with at(memory.place) as engine:
+            names = [str(row[0]) for row in engine.run("SELECT name FROM dolt_branches")]
+            branch = next(name for name in names if (name == "main") == (target == "main"))
+            if target == "new branch":
+                branch = "mine"
+                engine.call("dolt_branch", branch, "main")
+            branches.append(branch)
+            engine.call("dolt_checkout", branch)
+            engine.run("UPDATE memory_blocks SET body = 'Mine' WHERE label = 'goals'")
+            commit(engine, "My commit")
+            engine.call("dolt_checkout", "main")
+
+    original = getattr(Database, moment)
+
+    def work_then_or_before(database: Database, *args: Any) -> Any:
+        """Let somebody commit after the check, or right before the removal."""
+        if moment == "begin_again":
+            commit_elsewhere()
+        result = original(database, *args)
+        if moment == "is_only_of" and not branches:
+            commit_elsewhere()
+        return result
+
+    monkeypatch.setattr(Database, moment, work_then_or_before)
+    await memory.sync()
+    with at(memory.place) as engine:
+        engine.call("dolt_checkout", branches[0])
+        log = [str(row[0]) for row in engine.run("SELECT message FROM dolt_log")]
+        engine.call("dolt_checkout", "main")
+    assert "My commit" in log
+    # The database now has a commit of somebody else, so it keeps its history.
+    assert len(branches) == 1
+    assert SECRET in said_there(memory)
+
+
 @pytest.mark.parametrize("seed", range(2))
-async def test_it_is_made_again_whole_wherever_the_server_is_killed(
+async def test_recreating_a_dolt_history_survives_kills(
     memory: Memory, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(memory)
@@ -124,7 +172,7 @@ async def test_it_is_made_again_whole_wherever_the_server_is_killed(
 
 
 @pytest.mark.skipif(bool(dolt.URL), reason="the remote is a file here")
-def test_the_receipt_says_that_the_history_was_made_again(tmp_path: Path) -> None:
+def test_the_receipt_reports_the_recreated_dolt_history(tmp_path: Path) -> None:
     with dolt.forked_children(), serving(tmp_path) as server, server.http() as http:
         folder = server.runtime.settings.data_dir / "remotes"
         folder.mkdir(exist_ok=True)

@@ -173,7 +173,7 @@ async def follow_random_history(
 
 
 @pytest.mark.parametrize(("seed", "rounds"), short_and_long((1, 3), (2, ROUNDS)))
-async def test_after_any_acts_and_kills_both_have_the_same(
+async def test_random_edits_and_kills_leave_memory_and_remote_equal(
     memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For manual runs, with more seeds and rounds than the suite has time for."""
@@ -218,7 +218,7 @@ async def versions_of(memory: Memory) -> list[tuple[str, str, str]]:
     return [(one.label, one.author.kind, one.reason) for one in await memory.versions()]
 
 
-async def test_a_commit_of_the_owner_becomes_her_version_once(memory: Memory) -> None:
+async def test_a_commit_of_the_owner_becomes_one_version(memory: Memory) -> None:
     await memory.put("human", "Name: Ada\nLikes: tea", title="About you")
     await memory.do(set_email("Ada@home"))
     await memory.sync()
@@ -239,7 +239,7 @@ async def test_a_commit_of_the_owner_becomes_her_version_once(memory: Memory) ->
     await require_same(memory, is_pulled=True)
 
 
-async def test_a_conflict_is_told_and_what_the_remote_held_waits_as_a_proposal(
+async def test_a_conflict_is_reported_and_the_remote_text_is_proposed(
     memory: Memory,
 ) -> None:
     await memory.put("human", "Likes tea")
@@ -251,7 +251,7 @@ async def test_a_conflict_is_told_and_what_the_remote_held_waits_as_a_proposal(
     assert told is not None
     assert waiting.id in told
     assert (await memory.text("human"), waiting.value) == ("Likes cocoa", "Likes coffee")
-    # The error stays as long as it waits.
+    # The error stays as long as the proposal waits.
     assert (await memory.sync()).last_error == told
     await require_same(memory, is_pulled=True)
     await memory.approve(waiting.id)
@@ -260,7 +260,7 @@ async def test_a_conflict_is_told_and_what_the_remote_held_waits_as_a_proposal(
     await require_same(memory, is_pulled=True)
 
 
-async def test_a_branch_that_the_owner_merges_there_is_an_approval(memory: Memory) -> None:
+async def test_merging_a_proposal_branch_in_dolt_approves_it(memory: Memory) -> None:
     await memory.put("human", "Likes tea\nb\nc")
     taken = await memory.propose("human", "tea", "coffee", TUTORS[0], reasoning="She said so.")
     # This proposal waits at the same time as the other, and has a separate branch.
@@ -280,7 +280,7 @@ async def test_a_branch_that_the_owner_merges_there_is_an_approval(memory: Memor
     await require_same(memory, is_pulled=True)
 
 
-async def test_an_approval_here_is_a_merge_there(memory: Memory) -> None:
+async def test_approving_a_proposal_merges_its_branch_in_dolt(memory: Memory) -> None:
     await memory.put("human", "a\nb\nc\nd")
     id = (await memory.propose("human", "a", "A", reasoning="Larger.")).id
     await memory.sync()
@@ -296,7 +296,7 @@ async def test_an_approval_here_is_a_merge_there(memory: Memory) -> None:
     await require_same(memory)
 
 
-async def test_an_approval_with_other_words_that_is_edited_before_the_sync_is_one_commit_each(
+async def test_an_amended_approval_and_later_edits_are_separate_commits(
     memory: Memory,
 ) -> None:
     """A merge once put the proposal's text into the first commit.
@@ -314,7 +314,7 @@ async def test_an_approval_with_other_words_that_is_edited_before_the_sync_is_on
     await require_same(memory)
 
 
-async def test_a_rename_and_a_deletion_there_keep_the_history(memory: Memory) -> None:
+async def test_renames_and_deletions_in_dolt_keep_the_history(memory: Memory) -> None:
     await memory.put("human", "Ada")
     await memory.put("goals", "Rest")
     await memory.sync()
@@ -331,7 +331,7 @@ async def test_a_rename_and_a_deletion_there_keep_the_history(memory: Memory) ->
     await require_same(memory, is_pulled=True)
 
 
-async def test_a_title_is_brought_over_both_ways(memory: Memory) -> None:
+async def test_titles_are_synced_both_ways(memory: Memory) -> None:
     await memory.put("human", "Ada", title="One")
     await memory.sync()
     await memory.put("human", "Ada", title="Two")
@@ -344,7 +344,7 @@ async def test_a_title_is_brought_over_both_ways(memory: Memory) -> None:
     ) == ["Three"]
 
 
-async def test_a_row_that_cannot_be_a_block_stops_the_remote_until_it_is_mended_there(
+async def test_an_invalid_row_stops_the_sync_until_it_is_corrected(
     memory: Memory,
 ) -> None:
     await memory.put("human", "Ada")
@@ -365,7 +365,7 @@ async def test_a_row_that_cannot_be_a_block_stops_the_remote_until_it_is_mended_
     await require_same(memory, is_pulled=True)
 
 
-async def test_a_remote_with_more_than_can_be_read_at_once_is_refused_before_it_is_read(
+async def test_an_oversized_remote_is_refused_before_reading(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await memory.put("human", "Ada")
@@ -391,7 +391,7 @@ async def test_a_remote_with_more_than_can_be_read_at_once_is_refused_before_it_
     await require_same(memory, is_pulled=True)
 
 
-async def test_changes_that_nobody_committed_there_are_not_touched(memory: Memory) -> None:
+async def test_uncommitted_changes_in_dolt_are_not_overwritten(memory: Memory) -> None:
     await memory.put("human", "Ada")
     await memory.sync()
     with at(memory.place) as engine:
@@ -405,7 +405,7 @@ async def test_changes_that_nobody_committed_there_are_not_touched(memory: Memor
     assert "same lines" in ((await memory.sync()).last_error or "")
 
 
-async def test_a_database_that_was_made_anew_is_filled_again_and_takes_nothing_away(
+async def test_a_recreated_database_is_filled_again_and_deletes_nothing(
     memory: Memory,
 ) -> None:
     await memory.put("human", "Ada")
@@ -419,7 +419,7 @@ async def test_a_database_that_was_made_anew_is_filled_again_and_takes_nothing_a
     await require_same(memory)
 
 
-async def test_rows_of_others_in_the_same_database_are_left_alone(memory: Memory) -> None:
+async def test_rows_of_other_users_in_the_same_database_are_unchanged(memory: Memory) -> None:
     await memory.put("human", "Ada")
     await memory.sync()
     change(
@@ -456,7 +456,7 @@ async def test_a_branch_with_commits_of_the_owner_is_not_deleted(memory: Memory)
 
 
 @pytest.mark.parametrize("rounds", short_and_long(2, 4))
-async def test_an_owners_commits_are_pulled_once_whatever_is_killed(
+async def test_an_owners_commits_are_pulled_once_despite_kills(
     memory: Memory, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance, names = Random(7), ("one", "two", "three", "four")  # noqa: S311 - replayed by its seed
@@ -534,7 +534,7 @@ def fill_like_youlab(place: DoltAddress, edits: int = 3) -> None:
         commit("Done with the journey")
 
 
-async def test_a_database_of_youlab_keeps_its_versions_dates_authors_and_messages(
+async def test_a_youlab_database_is_imported_with_its_whole_history(
     memory: Memory,
 ) -> None:
     fill_like_youlab(memory.place)
@@ -576,7 +576,7 @@ async def test_a_database_of_youlab_keeps_its_versions_dates_authors_and_message
         assert engine.run("SELECT message FROM dolt_log ORDER BY date") == log
 
 
-async def test_a_long_history_is_pulled_whole_wherever_the_import_is_killed(
+async def test_a_long_history_is_imported_completely_despite_kills(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill_like_youlab(memory.place, 6)
@@ -596,7 +596,7 @@ async def test_a_long_history_is_pulled_whole_wherever_the_import_is_killed(
     assert await memory.texts() == {"student": "Name: Ada\nLikes proofs"}
 
 
-async def test_what_was_there_comes_to_a_memory_with_versions_as_one_change(memory: Memory) -> None:
+async def test_a_remote_with_its_own_history_is_merged_as_one_change(memory: Memory) -> None:
     fill_like_youlab(memory.place)
     await memory.put("student", "Name: Ada Lovelace")
     assert "same lines" in ((await memory.sync()).last_error or "")
@@ -605,7 +605,7 @@ async def test_what_was_there_comes_to_a_memory_with_versions_as_one_change(memo
     assert waiting.value == "Name: Ada\nLikes proofs"
 
 
-async def test_a_file_stays_with_its_organization_by_whatever_path(
+async def test_a_database_file_belongs_to_one_organization_by_any_path(
     memory: Memory, store: SqliteStore
 ) -> None:
     if memory.place.path is None:
@@ -635,7 +635,7 @@ async def test_a_file_stays_with_its_organization_by_whatever_path(
     await add(store, memory.settings, Scope(), "eve", memory.kind, memory.access)
 
 
-async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_who_come(
+async def test_one_setting_syncs_the_memory_of_all_current_and_new_users(
     store: SqliteStore, tmp_path: Path, place: DoltAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = place.address.replace("@", f":{place.password}@") if place.password else place.address
@@ -699,7 +699,7 @@ async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_
     ) == ["Rest"]
 
 
-def test_with_a_place_for_it_each_organization_has_a_database_of_its_own(
+def test_a_placeholder_gives_each_organization_its_own_database(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def asked(address: str | None, organization: str) -> Access | None:
@@ -713,7 +713,7 @@ def test_with_a_place_for_it_each_organization_has_a_database_of_its_own(
         asked("https://dolt.example.org", "org-2")
 
 
-async def test_rows_of_youlab_are_those_of_the_user_with_the_prefix(
+async def test_youlab_rows_belong_to_the_user_with_the_configured_prefix(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill_like_youlab(memory.place)

@@ -39,12 +39,12 @@ def memory(store: SqliteStore, tmp_path: Path, place: DoltAddress) -> Memory:
     return Memory(store, tmp_path, place)
 
 
-def there(place: DoltAddress, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
+def dolt_rows(place: DoltAddress, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
     with closing(open_engine(place)) as engine:
         return sorted(tuple(row) for row in engine.run(f"SELECT {columns} FROM {table}"))  # noqa: S608 - a test's words
 
 
-async def ran(
+async def store_task_run(
     memory: Memory, name: str, user: str, window: int = 0, **more: Any
 ) -> tuple[BackgroundTask, TaskRun]:
     """Store a task of this name, and a run of it for this user."""
@@ -77,23 +77,23 @@ async def ran(
     return await memory.store.write(work)
 
 
-async def test_the_tasks_of_a_user_their_runs_and_activity_are_in_dolt(memory: Memory) -> None:
+async def test_a_users_tasks_runs_and_activity_are_synced_to_dolt(memory: Memory) -> None:
     await memory.put("human", "Likes tea")
     await memory.sync()
     before = (await memory.noted()).seen
     assert await memory.sync() is not None
     assert (await memory.noted()).seen == before  # no task, no tables, no commits
-    task, run = await ran(
+    task, run = await store_task_run(
         memory, "nightly", "ada", problem='It\'s \\ "odd" ✓', changes=({"label": "human"},)
     )
     assert (await memory.sync()).last_error is None
-    (defined,) = there(
+    (defined,) = dolt_rows(
         memory.place, "background_tasks", "user_id, name, agent_id, instructions, cron, enabled"
     )
     assert defined == ("ada", "nightly", task.agent_id, "Look after nightly.", "0 3 * * *", "True")
-    (done,) = there(memory.place, "task_runs", "user_id, id, task, status, problem, changes")
+    (done,) = dolt_rows(memory.place, "task_runs", "user_id, id, task, status, problem, changes")
     assert done == ("ada", run.id, "nightly", "done", 'It\'s \\ "odd" ✓', '[{"label":"human"}]')
-    assert [row[0] for row in there(memory.place, "user_activity")] == ["ada"]
+    assert [row[0] for row in dolt_rows(memory.place, "user_activity")] == ["ada"]
     # Unchanged rows make no commit.
     head = (await memory.noted()).seen
     await memory.sync()
@@ -102,29 +102,29 @@ async def test_the_tasks_of_a_user_their_runs_and_activity_are_in_dolt(memory: M
     # A task that is deleted takes its runs along; Dolt's history has them.
     await memory.store.write(lambda tx: queries.remove(tx, task))
     await memory.sync()
-    assert [there(memory.place, table) for table in TABLES] == [[], [], []]
+    assert [dolt_rows(memory.place, table) for table in TABLES] == [[], [], []]
     await require_same(memory)
 
 
-async def test_a_user_gets_no_rows_of_another_in_a_database_of_both(memory: Memory) -> None:
+async def test_users_sharing_a_database_get_only_their_own_task_rows(memory: Memory) -> None:
     other = Memory(memory.store, memory.settings.data_dir, memory.place)
     other.user = "bob"
     for one in (memory, other):
         await one.put("human", f"This is {one.user}.", user=one.user)
-        await ran(one, "nightly", one.user)
-        await ran(one, f"only-{one.user}", one.user)
+        await store_task_run(one, "nightly", one.user)
+        await store_task_run(one, f"only-{one.user}", one.user)
         await one.sync()
     for _ in range(2):
         for one in (memory, other):
             assert (await one.sync()).last_error is None
-    names = there(memory.place, "background_tasks", "user_id, name")
+    names = dolt_rows(memory.place, "background_tasks", "user_id, name")
     assert names == [
         ("ada", "nightly"),
         ("ada", "only-ada"),
         ("bob", "nightly"),
         ("bob", "only-bob"),
     ]
-    assert [row[0] for row in there(memory.place, "task_runs", "user_id")] == [
+    assert [row[0] for row in dolt_rows(memory.place, "task_runs", "user_id")] == [
         "ada",
         "ada",
         "bob",
@@ -138,13 +138,13 @@ async def test_a_user_gets_no_rows_of_another_in_a_database_of_both(memory: Memo
         own = Memory(memory.store, memory.settings.data_dir, place)
         own.user = "cyd"
         await own.put("human", "Cyd.", user="cyd")
-        await ran(own, "nightly", "cyd")
+        await store_task_run(own, "nightly", "cyd")
         await own.sync()
-        assert {row[0] for table in TABLES for row in there(place, table)} == {"cyd"}
+        assert {row[0] for table in TABLES for row in dolt_rows(place, table)} == {"cyd"}
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
-async def test_after_any_kill_the_rows_are_there_once(
+async def test_task_rows_are_synced_once_despite_kills(
     memory: Memory, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = Random(seed)  # noqa: S311 - replayed by its seed
@@ -152,14 +152,14 @@ async def test_after_any_kill_the_rows_are_there_once(
     await memory.add()
     wanted = []
     for number in range(3):
-        wanted.append((await ran(memory, "nightly", "ada", number))[1].id)
+        wanted.append((await store_task_run(memory, "nightly", "ada", number))[1].id)
         await memory.put("human", f"Likes tea, {number}")
         with monkeypatch.context() as patched:
             patched.setattr(following, "open_engine", lambda place: dolt.mortal(place, chance))
             with suppress(Killed):
                 await memory.sync()
     assert (await memory.sync()).last_error is None
-    assert sorted(row[1] for row in there(memory.place, "task_runs", "user_id, id")) == sorted(
+    assert sorted(row[1] for row in dolt_rows(memory.place, "task_runs", "user_id, id")) == sorted(
         wanted
     )
     await require_same(memory)

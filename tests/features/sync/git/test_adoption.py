@@ -32,24 +32,24 @@ FILES = {"human": "Name: Ada", "goals": "Rest", "plans/week": "Read"}
 async def chain(store: SqliteStore) -> Chain:
     made = make.chain("user", "user-1")
     await store.write(lambda tx: versions.insert_chain(tx, made))
-    return await adopted(store, made, *commit_of(FILES))
+    return await adopt_commit(store, made, *commit_of(FILES))
 
 
-async def adopted(
+async def adopt_commit(
     store: SqliteStore,
     chain: Chain,
     tip: bytes,
     new: dict[bytes, GitObject],
     metadata: ChangeMetadata | None = None,
 ) -> Chain:
-    adoption = await planned(store, chain, tip, new)
+    adoption = await plan_adoption(store, chain, tip, new)
     _PUSHED.update(new)  # The repository of the memory already has the earlier pushes.
     return await store.write(
         lambda tx: adopt(tx, Scope(), chain.id, adoption, metadata or make.change_metadata())
     )
 
 
-async def planned(
+async def plan_adoption(
     store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject]
 ) -> Adoption:
     rows = select(git_objects.c.id, git_objects.c.kind, git_objects.c.data)
@@ -59,12 +59,12 @@ async def planned(
     return Push(_PUSHED | new, here.get).adoption(chain.head, tip)
 
 
-async def now(store: SqliteStore) -> dict[str, Block]:
+async def current_blocks(store: SqliteStore) -> dict[str, Block]:
     found = await store.read(lambda tx: blocks.of_user(tx, Scope(), "user-1"))
     return {block.label: block for block in found}
 
 
-async def counted(store: SqliteStore) -> list[int]:
+async def row_counts(store: SqliteStore) -> list[int]:
     tables = (commits, blobs, git_objects)
     return await store.read(
         lambda tx: [
@@ -74,20 +74,20 @@ async def counted(store: SqliteStore) -> list[int]:
     )
 
 
-async def test_everything_a_commit_can_do_to_blocks(
+async def test_a_pushed_commit_can_rename_delete_add_and_change_blocks(
     store: SqliteStore, chain: Chain, tmp_path: Path
 ) -> None:
-    before = await now(store)
+    before = await current_blocks(store)
     agent = (await make.stored_agent(store)).agent
     await store.write(lambda tx: blocks.attach(tx, agent.id, [before["human"]]))
     # Renamed in a circle, one deleted, one new, one changed; then written by the product again.
     renamed, first = commit_of(
         {"goals": "Name: Ada", "human": "Rest", "new": "x"}, chain.head or b""
     )
-    after = await adopted(store, chain, renamed, first)
+    after = await adopt_commit(store, chain, renamed, first)
     moved, second = commit_of({"me": "Name: Ada", "human": "Rest", "new": "y"}, renamed)
-    after = await adopted(store, after, moved, second)
-    there = await now(store)
+    after = await adopt_commit(store, after, moved, second)
+    there = await current_blocks(store)
     assert {label: block.value for label, block in there.items()} == {
         "me": "Name: Ada",
         "human": "Rest",
@@ -111,10 +111,8 @@ async def test_everything_a_commit_can_do_to_blocks(
     ]
 
 
-async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(
-    store: SqliteStore, chain: Chain
-) -> None:
-    there = await now(store)
+async def test_each_block_of_a_commit_has_its_own_version(store: SqliteStore, chain: Chain) -> None:
+    there = await current_blocks(store)
     heads = {block.id: (block.head or b"").hex() for block in there.values()}
     assert len(set(heads.values())) == 1
     # The old names of the blocks belong to other blocks now, and one block is deleted.
@@ -123,7 +121,7 @@ async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(
         {"plans/week": "Name: Ada", "goals": "Rest"},
         {"plans/week": "Name: Ada", "human": "Rest"},
     ):
-        chain = await adopted(store, chain, *commit_of(later, chain.head or b""))
+        chain = await adopt_commit(store, chain, *commit_of(later, chain.head or b""))
 
     found = await store.read(lambda tx: history.of_blocks(tx, Scope(), heads))
 
@@ -135,16 +133,16 @@ async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(
 async def test_a_deleted_block_comes_back_with_its_id_and_settings(
     store: SqliteStore, chain: Chain
 ) -> None:
-    before = (await now(store))["goals"]
+    before = (await current_blocks(store))["goals"]
     wanted = replace(before, policy="guarded", title="Goals", limit=500)
     await store.write(lambda tx: blocks.update(tx, before, wanted, make.change_metadata()))
     without = {label: text for label, text in FILES.items() if label != "goals"}
     gone, first = commit_of(without, chain.head or b"")
-    chain = await adopted(store, chain, gone, first)
-    assert "goals" not in await now(store)
+    chain = await adopt_commit(store, chain, gone, first)
+    assert "goals" not in await current_blocks(store)
     back, second = commit_of({**without, "goals": "Run"}, gone)
-    await adopted(store, chain, back, second)
-    there = (await now(store))["goals"]
+    await adopt_commit(store, chain, back, second)
+    there = (await current_blocks(store))["goals"]
     assert (there.id, there.policy, there.title, there.limit, there.value) == (
         before.id,
         "guarded",
@@ -154,10 +152,8 @@ async def test_a_deleted_block_comes_back_with_its_id_and_settings(
     )
 
 
-async def test_proposals_go_with_a_block_that_a_push_renames(
-    store: SqliteStore, chain: Chain
-) -> None:
-    there = await now(store)
+async def test_proposals_follow_a_block_renamed_by_a_push(store: SqliteStore, chain: Chain) -> None:
+    there = await current_blocks(store)
     ids_of = {}
     for label in ("human", "goals"):
         draft = ProposalDraft(chain.id, label, f"More of {label}", there[label])
@@ -169,15 +165,15 @@ async def test_proposals_go_with_a_block_that_a_push_renames(
         tip, more = commit_of(files | week, tip)
         new |= more
     tip, more = commit_of({"goals": "Name: Ada", "human": "Rest"} | week, tip)
-    await adopted(store, chain, tip, new | more)
+    await adopt_commit(store, chain, tip, new | more)
     waiting = await store.read(lambda tx: proposals.waiting(tx, chain.id))
-    labels = {block.id: label for label, block in (await now(store)).items()}
+    labels = {block.id: label for label, block in (await current_blocks(store)).items()}
     assert {one.id: one.label for one in waiting} == {
         id: labels[block_id] for id, block_id in ids_of.items()
     }
 
 
-async def test_an_id_that_was_deleted_twice_comes_back_once(
+async def test_a_block_id_that_was_deleted_twice_is_restored_once(
     store: SqliteStore, chain: Chain
 ) -> None:
     rest = {label: text for label, text in FILES.items() if label != "goals"}
@@ -185,61 +181,61 @@ async def test_an_id_that_was_deleted_twice_comes_back_once(
     # The block is deleted as "goals", comes back, is renamed to "aims", and is deleted as that.
     for files in (rest, FILES, {**rest, "aims": "Rest"}, rest):
         tip, new = commit_of(files, tip)
-        chain = await adopted(store, chain, tip, new)
+        chain = await adopt_commit(store, chain, tip, new)
     first, one = commit_of({**rest, "goals": "Run"}, tip)
     second, two = commit_of(rest, first)
     third, three = commit_of({**rest, "aims": "Sleep"}, second)
     fourth, four = commit_of({**rest, "aims": "Sleep", "goals": "Run"}, third)
-    chain = await adopted(store, chain, fourth, {**one, **two, **three, **four})
-    there = await now(store)
+    chain = await adopt_commit(store, chain, fourth, {**one, **two, **three, **four})
+    there = await current_blocks(store)
     assert there.keys() == chain.files.keys()
     assert len({block.id for block in there.values()}) == len(there)
 
 
-async def test_a_key_that_is_no_persons_is_bound_by_the_policies(
+async def test_a_push_with_a_key_without_a_user_follows_block_policies(
     store: SqliteStore, chain: Chain
 ) -> None:
-    there, rows = await now(store), await counted(store)
+    there, rows = await current_blocks(store), await row_counts(store)
     tip, new = commit_of({**FILES, "human": "Name: Eve"}, chain.head or b"")
     with pytest.raises(Forbidden, match='Block "human" has the policy propose'):
-        await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
-    assert (await now(store), await counted(store)) == (there, rows)
+        await adopt_commit(store, chain, tip, new, make.change_metadata("agent-1"))
+    assert (await current_blocks(store), await row_counts(store)) == (there, rows)
     for policy in ("direct", "propose"):
-        block = (await now(store))["human"]
+        block = (await current_blocks(store))["human"]
         await store.write(
             lambda tx, b=block, p=policy: blocks.update(
                 tx, b, replace(b, policy=p), make.change_metadata()
             )
         )  # type: ignore[misc]
         if policy == "direct":
-            chain = await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
-    assert (await now(store))["human"].value == "Name: Eve"
+            chain = await adopt_commit(store, chain, tip, new, make.change_metadata("agent-1"))
+    assert (await current_blocks(store))["human"].value == "Name: Eve"
     tip, new = commit_of({**FILES, "human": "Name: Eve", "secret": "x"}, tip)
     with pytest.raises(Forbidden, match='Block "secret"'):
-        await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
+        await adopt_commit(store, chain, tip, new, make.change_metadata("agent-1"))
 
 
-async def test_a_push_comes_after_no_newer_write_and_keeps_every_limit(
+async def test_a_push_is_refused_after_newer_writes_or_beyond_limits(
     store: SqliteStore, chain: Chain
 ) -> None:
-    adoption = await planned(
+    adoption = await plan_adoption(
         store, chain, *commit_of({**FILES, "human": "Pushed"}, chain.head or b"")
     )
     with pytest.raises(Conflict, match="erased"):
         await store.write(
             lambda tx: adopt(tx, Scope(), "chain-gone", adoption, make.change_metadata())
         )
-    there, rows = await now(store), await counted(store)
+    there, rows = await current_blocks(store), await row_counts(store)
     limited = replace(there["human"], limit=10)
     await store.write(lambda tx: blocks.update(tx, there["human"], limited, make.change_metadata()))
     long, first = commit_of({**FILES, "human": "x" * 11}, chain.head or b"")
     short, second = commit_of({**FILES, "human": "x"}, long)
     with pytest.raises(TooLong, match="its limit is 10"):
-        await adopted(store, chain, short, first | second)
-    assert await counted(store) == rows
+        await adopt_commit(store, chain, short, first | second)
+    assert await row_counts(store) == rows
     await store.write(
         lambda tx: blocks.write(tx, there["goals"], "Written", make.change_metadata())
     )
     with pytest.raises(Stale, match="Fetch and merge first"):
         await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
-    assert (await now(store))["human"].value == "Name: Ada"
+    assert (await current_blocks(store))["human"].value == "Name: Ada"

@@ -30,7 +30,7 @@ TREE = b"tree " + b"4" * 40 + b"\n"
 HEAD = TREE + b"parent " + b"5" * 40 + b"\nauthor " + WHO + b"\ncommitter " + WHO + b"\n"
 
 
-def test_a_push_is_read_and_what_is_none_is_refused() -> None:
+def test_push_requests_are_parsed_and_invalid_ones_refused() -> None:
     body = (
         line(b"shallow " + ONE.hex().encode())
         + line(COMMAND + MAIN + b"\0 report-status side-band-64k agent=git/2")
@@ -58,7 +58,7 @@ def test_a_push_is_read_and_what_is_none_is_refused() -> None:
             read_push(bad)
 
 
-def test_a_commit_says_its_tree_parents_and_message() -> None:
+def test_a_commit_is_parsed_into_tree_parents_and_message() -> None:
     for extra, message in (
         (b"", ""),
         (b"", "Größe\n\nmore"),
@@ -74,7 +74,7 @@ def test_a_commit_says_its_tree_parents_and_message() -> None:
         assert commit.id == git_object("commit", commit.body).id
 
 
-def test_a_commit_that_git_would_find_fault_with_is_refused() -> None:
+def test_malformed_commits_are_refused() -> None:
     for body in (
         *(b"", HEAD, HEAD + b"\na\0b", HEAD + b"\n\xff", TREE + b"author " + WHO + b"\n\n"),
         HEAD.replace(b"tree", b"Tree") + b"\n",
@@ -90,7 +90,7 @@ def test_a_commit_that_git_would_find_fault_with_is_refused() -> None:
             read_commit(body)
 
 
-def test_a_tree_that_is_cut_off_is_refused() -> None:
+def test_truncated_trees_are_refused() -> None:
     whole = b"100644 a.md\0" + b"x" * 20
     assert [(one.mode, one.name, one.id) for one in read_tree(whole * 2)] == [
         (b"100644", b"a.md", b"x" * 20)
@@ -103,7 +103,7 @@ def test_a_tree_that_is_cut_off_is_refused() -> None:
 AB = object_id("blob", b"ab")
 
 
-def nothing(_id: bytes) -> GitObject | None:
+def no_object(_id: bytes) -> GitObject | None:
     return None
 
 
@@ -128,40 +128,40 @@ def packed(repository: Path, revisions: str, *options: str) -> bytes:
     ).stdout
 
 
-def test_what_git_packs_is_read(repository: Path) -> None:
+def test_packs_made_by_git_are_read(repository: Path) -> None:
     wanted = {
         line.split()[0] for line in git(repository, "rev-list", "--objects", "main").split("\n")
     }
     for options in ((), ("--delta-base-offset",), ("--no-reuse-delta", "--depth=50")):
-        found = read_pack(packed(repository, "main\n", *options), nothing)
+        found = read_pack(packed(repository, "main\n", *options), no_object)
         assert {id.hex() for id in found} == wanted
         assert all(object_id(made.kind, made.body) == id for id, made in found.items())
 
 
-def test_a_thin_pack_counts_on_what_is_here(repository: Path) -> None:
-    here = read_pack(packed(repository, "main~6\n"), nothing)
+def test_a_thin_pack_is_completed_with_stored_objects(repository: Path) -> None:
+    here = read_pack(packed(repository, "main~6\n"), no_object)
     thin = packed(repository, "main\n^main~6\n", "--thin", "--delta-base-offset")
     found = read_pack(thin, here.get)
     assert git(repository, "rev-parse", "main:a.md") in {id.hex() for id in found}
     with pytest.raises(Invalid, match="refers to objects that the memory does not have"):
-        read_pack(thin, nothing)
+        read_pack(thin, no_object)
 
 
-def test_what_differs_from_an_object_that_comes_later_is_read_too() -> None:
+def test_a_delta_before_its_base_is_read() -> None:
     late = git_object("blob", b"0123456789")
     delta = bytes([10, 12, 0b10010000, 10, 2]) + b"ab"
-    found = read_pack(pack(entry(7, delta, base=late.id), entry(3, late.body)), nothing)
+    found = read_pack(pack(entry(7, delta, base=late.id), entry(3, late.body)), no_object)
     assert sorted(made.body for made in found.values()) == [b"0123456789", b"0123456789ab"]
 
 
-def test_long_chains_of_what_differs_are_read_in_a_moment() -> None:
+def test_long_delta_chains_are_read_quickly() -> None:
     texts = [git_object("blob", b"%06d" % number) for number in range(3000)]
     entries = [entry(7, bytes([6, 6, 6]) + new.body, base=old.id) for old, new in pairwise(texts)]
-    found = read_pack(pack(*reversed(entries), entry(3, texts[0].body)), nothing)
+    found = read_pack(pack(*reversed(entries), entry(3, texts[0].body)), no_object)
     assert len(found) == 3000
 
 
-def test_a_size_of_hundreds_of_bits_is_read_no_further() -> None:
+def test_oversized_length_fields_are_refused_early() -> None:
     """Each byte once took longer than the one before.
 
     A pack of 400 kB kept a processor busy for eight seconds.
@@ -172,10 +172,10 @@ def test_a_size_of_hundreds_of_bits_is_read_no_further() -> None:
         pack(entry(3, b"ab"), entry(6, b"x", base=b"\xff" * 40 + b"\1")),
     ):
         with pytest.raises(Invalid, match="damaged"):
-            read_pack(bad, nothing)
+            read_pack(bad, no_object)
 
 
-def test_a_small_pack_that_asks_for_one_large_piece_again_takes_no_memory(
+def test_a_pack_that_copies_one_piece_repeatedly_uses_little_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two kilobytes unpack to two hundred megabytes, whatever size they claim."""
@@ -187,29 +187,29 @@ def test_a_small_pack_that_asks_for_one_large_piece_again_takes_no_memory(
     monkeypatch.setattr(objects, "MOST_BYTES", 200_000)
     tracemalloc.start()
     with pytest.raises(Invalid, match="damaged"):
-        read_pack(bomb, nothing)
+        read_pack(bomb, no_object)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 2_000_000
 
 
-def test_a_cut_or_changed_pack_is_refused(repository: Path) -> None:
+def test_truncated_and_changed_packs_are_refused(repository: Path) -> None:
     whole = packed(repository, "main~9\n")
     for place in range(0, len(whole) - 1, 29):
         with pytest.raises(Invalid):
-            read_pack(whole[:place] if place else b"x", nothing)
+            read_pack(whole[:place] if place else b"x", no_object)
         changed = bytearray(whole)
         changed[place] ^= 0x55
         with pytest.raises(Invalid):
-            read_pack(bytes(changed), nothing)
+            read_pack(bytes(changed), no_object)
         body = bytes(changed[:-20])
         # With a correct checksum at the end, the pack is also read or refused, and has no other
         # effect.
         with suppress(RicordoError):
-            read_pack(body + pack_sum(body), nothing)
+            read_pack(body + pack_sum(body), no_object)
 
 
-def test_what_would_burst_the_bounds_or_is_no_pack_is_refused(
+def test_oversized_and_invalid_packs_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(objects, "MOST_OBJECTS", 10)
@@ -224,9 +224,9 @@ def test_what_would_burst_the_bounds_or_is_no_pack_is_refused(
         ),
     ):
         with pytest.raises(TooLong):
-            read_pack(bad, nothing)
+            read_pack(bad, no_object)
     for bad in (
-        pack(entry(3, b"x" * 4000, size=10)),  # unpacks to more than it says
+        pack(entry(3, b"x" * 4000, size=10)),  # the data is larger than the declared size
         *(
             pack(entry(3, b"x", size=10)),
             pack(entry(5, b"x")),
@@ -244,7 +244,7 @@ def test_what_would_burst_the_bounds_or_is_no_pack_is_refused(
         pack(entry(3, b"ab"), entry(7, bytes([2, 2, 0b10010000, 3]), base=AB)),
     ):
         with pytest.raises(Invalid):
-            read_pack(bad, nothing)
+            read_pack(bad, no_object)
 
 
 BASE, HERE = commit_of({"human": "Name: Ada", "goals": "Rest"})
@@ -268,7 +268,7 @@ def tree_of(*entries: tuple[str, str, bytes]) -> GitObject:
     )
 
 
-def test_a_file_that_is_no_block_is_told_and_a_text_that_no_block_can_hold_with_its_line() -> None:
+def test_invalid_files_are_reported_with_their_line() -> None:
     for name, text, words in (
         ("a", b"x\n\xff", "a.md, line 2: this is not UTF-8"),
         ("a", b"\n\n\0", "a.md, line 3: memory cannot hold NUL"),
@@ -298,7 +298,7 @@ def test_a_file_that_is_no_block_is_told_and_a_text_that_no_block_can_hold_with_
         assert words in faults(blob, root, tree=root.id)
 
 
-def test_trees_that_git_would_not_make_are_refused() -> None:
+def test_malformed_trees_are_refused() -> None:
     blob, empty = git_object("blob", b"x"), git_object("tree", b"")
     for root in (
         tree_of(("100644", "b.md", blob.id), ("100644", "a.md", blob.id)),
@@ -308,7 +308,7 @@ def test_trees_that_git_would_not_make_are_refused() -> None:
         assert "Check" in faults(blob, empty, root, tree=root.id)
 
 
-def test_a_small_push_cannot_name_one_folder_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_with_repeated_nested_folders_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bytes] = []
     monkeypatch.setattr(
         pushing.objects, "read_tree", lambda body: read.append(body) or read_tree(body)
@@ -328,7 +328,7 @@ def test_a_small_push_cannot_name_one_folder_without_end(monkeypatch: pytest.Mon
     assert "a label has 255 characters at most" in faults(blob, *deep, tree=deep[-1].id)
 
 
-def test_all_branches_of_a_push_together_have_so_many_entries_looked_at() -> None:
+def test_the_number_of_entries_is_limited_over_all_branches_of_a_push() -> None:
     first, new = commit_of({f"b{number}": "x" for number in range(40)}, BASE)
     second, more = commit_of({f"c{number}": "x" for number in range(40)}, BASE)
     budget = EntryBudget(60)
@@ -337,7 +337,7 @@ def test_all_branches_of_a_push_together_have_so_many_entries_looked_at() -> Non
             Push(new | more, HERE.get, budget=budget).adoption(BASE, tip)
 
 
-def test_a_commit_that_names_one_parent_a_thousand_times_has_it_looked_for_once() -> None:
+def test_a_parent_named_repeatedly_is_looked_up_once() -> None:
     asked: list[bytes] = []
     tip, new = commit_of({"human": "x"}, *[BASE] * 1000)
     one = Push(new, lambda id: asked.append(id) or HERE.get(id))
@@ -345,7 +345,7 @@ def test_a_commit_that_names_one_parent_a_thousand_times_has_it_looked_for_once(
     assert asked.count(BASE) == 1
 
 
-def test_what_is_here_is_read_once_for_all_that_differs_from_it_and_not_without_end(
+def test_a_stored_delta_base_is_read_once_and_within_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     large = git_object("blob", bytes(60_000))
@@ -358,7 +358,7 @@ def test_what_is_here_is_read_once_for_all_that_differs_from_it_and_not_without_
         read_pack(pack(*deltas), lambda _: large)
 
 
-def test_a_text_that_is_too_long_is_not_searched_for_secrets(
+def test_texts_beyond_the_limit_are_not_searched_for_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched: list[int] = []
@@ -371,7 +371,7 @@ def test_a_text_that_is_too_long_is_not_searched_for_secrets(
     assert max(searched) < 1000
 
 
-def test_an_older_commit_of_the_push_is_looked_at_too() -> None:
+def test_every_commit_of_a_push_is_checked() -> None:
     first, new = commit_of({"human": "password: hunter22"}, BASE)
     second, more = commit_of({"human": "none"}, first, message="key: sk-abcdefghijklmnop")
     with pytest.raises(Refused) as raised:
@@ -383,7 +383,7 @@ def test_an_older_commit_of_the_push_is_looked_at_too() -> None:
     ]
 
 
-def test_what_is_lacking_or_malformed_is_told() -> None:
+def test_missing_and_malformed_objects_are_reported() -> None:
     tip, new = commit_of({"human": "x"}, BASE)
     for id in new:
         with pytest.raises(Lacking, match="lacks the"):
@@ -393,7 +393,7 @@ def test_what_is_lacking_or_malformed_is_told() -> None:
         push({**new, bad.id: bad}).adoption(BASE, bad.id)
 
 
-def test_a_push_has_so_many_commits_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_commits_in_a_push_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pushing, "MOST_COMMITS", 3)
     tip, new = BASE, dict[bytes, GitObject]()
     for number in range(4):
@@ -403,7 +403,7 @@ def test_a_push_has_so_many_commits_at_most(monkeypatch: pytest.MonkeyPatch) -> 
         push(new).adoption(BASE, tip)
 
 
-def test_a_memory_can_be_emptied() -> None:
+def test_a_push_can_empty_the_memory() -> None:
     tip, new = commit_of({}, BASE)
     del new[object_id("tree", b"")]  # git does not always send it
     (one,) = push(new).adoption(BASE, tip).main

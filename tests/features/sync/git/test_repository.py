@@ -1,6 +1,7 @@
 """The repository that is made from a chain.
 
-It has the ids of the database, is valid for git, and is made in portions, again and again.
+The repository has the ids of the database, and is valid for git. Later versions are added in
+portions.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ LABELS = (
 )
 
 
-def chance_of(seed: int) -> random.Random:
+def seeded_random(seed: int) -> random.Random:
     return random.Random(seed)  # noqa: S311
 
 
@@ -88,7 +89,9 @@ async def stored_ids(store: SqliteStore, chain: Chain) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-async def edited(store: SqliteStore, chain: Chain, times: int, chance: random.Random) -> None:
+async def edit_randomly(
+    store: SqliteStore, chain: Chain, times: int, chance: random.Random
+) -> None:
 
     def work(tx: Transaction) -> None:
         for _ in range(times):
@@ -97,12 +100,13 @@ async def edited(store: SqliteStore, chain: Chain, times: int, chance: random.Ra
     await store.write(work)
 
 
-async def test_a_repository_has_the_ids_of_the_database_and_git_finds_no_fault(
+async def test_a_repository_has_the_databases_ids_and_passes_git_fsck(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    chain, chance = await a_chain(store), chance_of(5)
-    for _ in range(3):  # The first creates it, the others continue it.
-        await edited(store, chain, 40, chance)
+    chain, chance = await a_chain(store), seeded_random(5)
+    # The first round creates the repository, and the others add to it.
+    for _ in range(3):
+        await edit_randomly(store, chain, 40, chance)
         path = await refreshed(store, tmp_path, chain.id)
         assert ids(path) == await stored_ids(store, chain)
     assert path == repository_path(tmp_path, chain.id)
@@ -116,7 +120,7 @@ async def test_portions_of_any_size_give_the_same_objects(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = await a_chain(store)
-    await edited(store, chain, 50, chance_of(6))
+    await edit_randomly(store, chain, 50, seeded_random(6))
 
     def in_portions(tx: Transaction, rows: int, size: int) -> tuple[list[bytes], int]:
         portion, found, portions = history.begin(tx, chain.id, 0), list[bytes](), 0
@@ -137,11 +141,11 @@ async def test_portions_of_any_size_give_the_same_objects(
     assert (one, many >= 7, more > 7) == (1, True, True)
 
 
-async def test_a_kill_while_it_is_made_does_no_harm(
+async def test_a_kill_during_repository_creation_does_no_harm(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chain, chance = await a_chain(store), chance_of(10)
-    await edited(store, chain, 30, chance)
+    chain, chance = await a_chain(store), seeded_random(10)
+    await edit_randomly(store, chain, 30, chance)
     real = {name: getattr(repository, name) for name in ("add_portion", "_put_in_place", "_begin")}
     path = repository_path(tmp_path, chain.id)
     for name, is_new in [*((name, True) for name in real), ("add_portion", False)]:
@@ -152,7 +156,7 @@ async def test_a_kill_while_it_is_made_does_no_harm(
             real[name](*arguments)
             raise Killed
 
-        await edited(store, chain, 3, chance)
+        await edit_randomly(store, chain, 3, chance)
         with monkeypatch.context() as patched:
             patched.setattr(repository, name, killed)
             with pytest.raises(Killed):
@@ -161,11 +165,11 @@ async def test_a_kill_while_it_is_made_does_no_harm(
         assert fsck(repository_path(tmp_path, chain.id)) == ""
 
 
-async def test_many_requests_at_once_make_one_repository(
+async def test_simultaneous_requests_create_one_repository(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     chain = await a_chain(store)
-    await edited(store, chain, 20, chance_of(11))
+    await edit_randomly(store, chain, 20, seeded_random(11))
 
     paths = await asyncio.gather(*(refreshed(store, tmp_path, chain.id) for _ in range(8)))
 
@@ -174,13 +178,13 @@ async def test_many_requests_at_once_make_one_repository(
     assert ids(paths[0]) == await stored_ids(store, chain)
 
 
-async def test_many_small_packs_become_few(
+async def test_many_small_packs_are_merged(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = await a_chain(store)
     monkeypatch.setattr(repository, "_MOST_PACKS", 4)
     for seed in range(8):
-        await edited(store, chain, 3, chance_of(seed))
+        await edit_randomly(store, chain, 3, seeded_random(seed))
         path = await refreshed(store, tmp_path, chain.id)
         assert len(list(path.glob("objects/pack/*.pack"))) <= 4
     assert ids(path) == await stored_ids(store, chain)
@@ -188,7 +192,7 @@ async def test_many_small_packs_become_few(
 
 @dataclass
 class World:
-    """A memory of three versions, its repository in three packs, and how often that was read."""
+    """A memory of three versions, its repository in three packs, and how often it was read."""
 
     store: SqliteStore
     folder: Path
@@ -236,7 +240,7 @@ def log_of(path: Path) -> str:
         raise KeyError("gone") from error
 
 
-async def test_a_repository_that_lost_history_is_made_anew_and_told_of(
+async def test_a_repository_with_missing_history_is_rebuilt_with_a_warning(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = await world.read(log_of)
@@ -251,7 +255,9 @@ async def test_a_repository_that_lost_history_is_made_anew_and_told_of(
 
 
 @pytest.mark.parametrize("suffix", [".pack", ".idx"])
-async def test_a_changed_byte_or_a_cut_file_is_damage(world: World, suffix: str) -> None:
+async def test_changed_and_truncated_pack_files_are_detected_as_damage(
+    world: World, suffix: str
+) -> None:
     file = world.packs()[2].with_suffix(suffix)
     whole = file.read_bytes()
     file.chmod(0o600)
@@ -264,7 +270,7 @@ async def test_a_changed_byte_or_a_cut_file_is_damage(world: World, suffix: str)
             assert is_damaged(world.path, is_thorough=False), place
 
 
-async def test_an_error_of_our_own_is_raised_and_costs_no_repository(
+async def test_an_error_in_our_code_does_not_rebuild_the_repository(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -288,7 +294,7 @@ async def test_an_error_of_our_own_is_raised_and_costs_no_repository(
     assert world.tries == 4
 
 
-async def test_what_was_made_anew_in_the_middle_of_reading_is_read_again(world: World) -> None:
+async def test_a_repository_deleted_while_reading_is_rebuilt_and_read_again(world: World) -> None:
     def read(path: Path) -> str:
         if world.tries == 1:
             delete_chain_files(world.folder, world.chain.id)
@@ -297,7 +303,7 @@ async def test_what_was_made_anew_in_the_middle_of_reading_is_read_again(world: 
     assert len(str(await world.read(read))) == 40
 
 
-async def test_a_push_that_counts_on_what_the_repository_lost_heals_it(world: World) -> None:
+async def test_a_push_that_needs_lost_objects_repairs_the_repository(world: World) -> None:
     first = git(world.path, "rev-parse", "main~2:human.md")
     world.lose(world.packs()[1])
     text = git_object("blob", b"0\n" * 30 + b"more\n")

@@ -51,7 +51,7 @@ async def whole_history(world: World) -> str:
     return git(path, "log", "-p", "--format=%B", "main")
 
 
-async def test_all_versions_lose_it_and_the_remote_follows(world: World) -> None:
+async def test_rewriting_removes_a_text_from_all_versions_and_the_remote(world: World) -> None:
     await world.put("human", f"Name: Ada\n{SECRET}\nLikes tea", message=f"She said: {SECRET}.")
     await world.put("human", f"Name: Ada\n{SECRET}\nLikes coffee")
     world.commit(human=f"Name: Ada\n{SECRET}\nLikes coffee", garden=f"Roses\n- {SECRET.lower()}")
@@ -97,7 +97,7 @@ async def test_all_versions_lose_it_and_the_remote_follows(world: World) -> None
     assert current.id == rewritten.head
 
 
-async def test_an_old_clone_cannot_bring_it_back(world: World) -> None:
+async def test_an_old_clone_cannot_push_a_forgotten_text(world: World) -> None:
     await world.put("human", f"Name: Ada\n{SECRET}")
     await world.sync()
     git(world.clone, "pull", "-q", "--no-edit")
@@ -115,7 +115,7 @@ async def test_an_old_clone_cannot_bring_it_back(world: World) -> None:
     assert await world.text() == "Name: Ada"
 
 
-async def test_random_histories_stay_whole(world: World) -> None:
+async def test_random_histories_stay_consistent_after_rewriting(world: World) -> None:
     chance = random.Random(7)  # noqa: S311 - a history
     for number in range(30):
         label = chance.choice(["human", "goals", "plans/week"])

@@ -100,7 +100,7 @@ def commit(clone: Path, message: str = "By hand", **files: str | None) -> str:
     return git(clone, "rev-parse", "HEAD")
 
 
-def test_a_clone_has_the_ids_of_the_database_without_fault(
+def test_a_clone_has_the_databases_ids_and_passes_fsck(
     memory: Memory, clone: Path, tmp_path: Path
 ) -> None:
     for version in ("0", "1"):  # older clients use these versions
@@ -133,7 +133,7 @@ PARTIAL = (
         *(pytest.param("2", options, marks=pytest.mark.soak) for options in PARTIAL[3:]),
     ],
 )
-def test_a_partial_clone_fetches_what_it_left_out_when_it_is_needed(
+def test_a_partial_clone_fetches_missing_objects_on_demand(
     memory: Memory, tmp_path: Path, options: str, version: str
 ) -> None:
     for number in range(4):
@@ -174,7 +174,7 @@ def test_a_partial_clone_fetches_what_it_left_out_when_it_is_needed(
     assert memory.texts()["human"] == "Name: Ada\nLikes coffee and cake"
 
 
-def test_a_shallow_clone_pulls_what_changes_also_back_to_what_it_never_had(
+def test_a_shallow_clone_can_pull_changes_back_to_older_texts(
     memory: Memory, tmp_path: Path
 ) -> None:
     old = memory.texts()["human"]
@@ -187,7 +187,7 @@ def test_a_shallow_clone_pulls_what_changes_also_back_to_what_it_never_had(
         assert fsck(tmp_path / "mine") == ""
 
 
-def test_what_changes_later_is_fetched(memory: Memory, clone: Path) -> None:
+def test_later_changes_can_be_pulled(memory: Memory, clone: Path) -> None:
     memory.change(lambda tx, owned: rename(tx, owned, "human", "me", ADA))
     memory.put("me", "Name: Ada\nLikes coffee")
     memory.change(lambda tx, owned: delete(tx, owned, "courses/maths", ADA))
@@ -221,7 +221,7 @@ def test_an_empty_memory_can_be_cloned_and_pushed_to(
     assert memory.texts() == {"human": "Two"}
 
 
-def test_a_push_makes_versions_with_the_ids_of_its_commits(memory: Memory, clone: Path) -> None:
+def test_pushed_commits_become_versions_with_the_same_ids(memory: Memory, clone: Path) -> None:
     first = commit(clone, "Learn more\n\nAnd why", human="Name: Ada\nLikes coffee", garden="Roses")
     second = commit(clone, garden="Roses\nTulips", courses__maths=None)
 
@@ -248,10 +248,10 @@ def test_a_push_makes_versions_with_the_ids_of_its_commits(memory: Memory, clone
     )
 
 
-def test_a_push_is_its_pushers_and_nobody_elses_name_is_believed(
+def test_a_pushed_commit_is_the_users_own_only_with_a_known_email_address(
     memory: Memory, clone: Path
 ) -> None:
-    """The pusher is known by the e-mail address, or else by the newest commit."""
+    """The author of a push is found by the user's e-mail address, or else by the newest commit."""
     memory.server.write(
         lambda tx: set_email("bob@school.example")(tx, open_memory(tx, Scope(), "bob", makes=True))
     )
@@ -289,7 +289,7 @@ def test_a_push_is_its_pushers_and_nobody_elses_name_is_believed(
     ]
 
 
-def test_a_clone_names_the_authors_that_the_api_names(memory: Memory, tmp_path: Path) -> None:
+def test_a_clone_and_the_api_name_the_same_authors(memory: Memory, tmp_path: Path) -> None:
     by = [
         Actor("user", memory.user_id, memory.name),
         Actor("agent", "agent-1", "Nina"),
@@ -322,9 +322,7 @@ def test_a_clone_names_the_authors_that_the_api_names(memory: Memory, tmp_path: 
     ]
 
 
-def test_who_commits_as_another_user_pushes_somebody_elses_commit(
-    memory: Memory, clone: Path
-) -> None:
+def test_a_commit_made_as_another_user_gets_a_remote_author(memory: Memory, clone: Path) -> None:
     memory.server.write(
         lambda tx: set_email("eve@school.example")(tx, open_memory(tx, Scope(), "eve", makes=True))
     )
@@ -335,7 +333,7 @@ def test_who_commits_as_another_user_pushes_somebody_elses_commit(
     assert (newest.author, newest.approved_by) == (Actor("remote", "Ada", "Ada"), memory.user_id)
 
 
-def test_a_push_can_be_cloned_again_after_the_cache_is_gone(
+def test_pushed_commits_can_be_cloned_after_the_repository_was_lost(
     memory: Memory, clone: Path, tmp_path: Path, server: ServerInThread
 ) -> None:
     pushed = commit(clone, human="Pushed")
@@ -377,9 +375,7 @@ def test_a_merge_keeps_its_side_branch(memory: Memory, clone: Path, tmp_path: Pa
     assert git(clone, "rev-parse", "HEAD") == memory.versions()[-1]
 
 
-def test_a_commit_that_changes_nothing_is_kept_too(
-    memory: Memory, clone: Path, tmp_path: Path
-) -> None:
+def test_an_empty_commit_is_kept(memory: Memory, clone: Path, tmp_path: Path) -> None:
     before = memory.versions()
     git(clone, "commit", "-q", "--allow-empty", "-m", "Nothing")
     git(clone, "push", "-q")
@@ -392,20 +388,20 @@ def test_a_commit_that_changes_nothing_is_kept_too(
     assert (memory.versions()[:-1], fsck(tmp_path / "third")) == (before, "")
 
 
-def refused(clone: Path, *arguments: str) -> str:
+def refused_push(clone: Path, *arguments: str) -> str:
     done = run_git(clone, "push", *arguments, check=False)
     assert done.returncode == 1, done.stderr
     return " ".join(done.stderr.split())
 
 
-def test_what_no_block_can_be_is_refused_with_each_file_and_line(
+def test_a_push_of_invalid_files_is_refused_with_each_file_and_line(
     memory: Memory, clone: Path
 ) -> None:
     before, rows = memory.versions(), memory.server.rows()
     (clone / "notes.txt").write_bytes(b"x")
     (clone / "link.md").symlink_to("human.md")
     commit(clone, "Bad", human="a\nkey: sk-abcdefghijklmnopqrst\n")
-    said = refused(clone)
+    said = refused_push(clone)
     for words in (
         "notes.txt: each file is",
         "human.md, line 2: this looks like a password",
@@ -416,7 +412,7 @@ def test_what_no_block_can_be_is_refused_with_each_file_and_line(
     assert (memory.versions(), memory.server.rows()) == (before, rows)
 
 
-def test_what_would_lose_history_is_refused(memory: Memory, clone: Path) -> None:
+def test_pushes_that_would_lose_history_are_refused(memory: Memory, clone: Path) -> None:
     before = memory.versions()
     git(clone, "reset", "-q", "--hard", "HEAD~1")
     commit(clone, human="Other")
@@ -426,11 +422,11 @@ def test_what_would_lose_history_is_refused(memory: Memory, clone: Path) -> None
         (("origin", "HEAD:refs/tags/one"), "Memory keeps no other tags"),
         (("origin", "HEAD:other"), "Memory keeps no other branches"),
     ):
-        assert words in refused(clone, *arguments)
+        assert words in refused_push(clone, *arguments)
     assert memory.versions() == before
 
 
-def test_a_push_to_propose_makes_proposals_and_changes_nothing(memory: Memory, clone: Path) -> None:
+def test_a_push_to_a_propose_branch_creates_proposals_only(memory: Memory, clone: Path) -> None:
     before = memory.texts()
     commit(clone, "She said so", human="Name: Ada\nLikes coffee", garden="Roses")
     done = run_git(clone, "push", "origin", "HEAD:propose/coffee")
@@ -445,7 +441,7 @@ def test_a_push_to_propose_makes_proposals_and_changes_nothing(memory: Memory, c
     assert "propose" not in git(clone, "branch", "-r")
 
 
-def test_a_proposal_from_an_older_commit_keeps_what_was_written_since(
+def test_a_proposal_from_an_older_commit_merges_with_newer_changes(
     memory: Memory, clone: Path
 ) -> None:
     commit(clone, human="Name: Ada\nLikes coffee", courses__maths="Other")
@@ -456,12 +452,12 @@ def test_a_proposal_from_an_older_commit_keeps_what_was_written_since(
         "courses/maths": "Other",
     }
     memory.put("courses/maths", "Third")
-    assert "courses/maths.md: the same lines changed" in refused(clone, "origin", "HEAD:propose/y")
+    assert "courses/maths.md: the same lines changed" in refused_push(
+        clone, "origin", "HEAD:propose/y"
+    )
 
 
-def test_an_editor_that_writes_other_line_ends_and_accents_makes_no_conflict(
-    memory: Memory, clone: Path
-) -> None:
+def test_other_line_ends_and_unicode_forms_cause_no_conflict(memory: Memory, clone: Path) -> None:
     memory.put("human", "Name: Zoë\nLikes tea\nCity: Turin\n")
     git(clone, "pull", "-q")
     written = unicodedata.normalize("NFD", "\ufeffName: Zoë\r\nLikes tea\r\nCity: Rome\r\n")
@@ -473,7 +469,7 @@ def test_an_editor_that_writes_other_line_ends_and_accents_makes_no_conflict(
     }
 
 
-def test_a_push_of_another_form_of_text_gets_one_more_version_of_the_normal_one(
+def test_a_push_of_unnormalized_texts_adds_a_normalized_version(
     memory: Memory, clone: Path
 ) -> None:
     memory.put("human", "line one\nline two\nline three\n")
@@ -510,7 +506,9 @@ def test_a_push_of_another_form_of_text_gets_one_more_version_of_the_normal_one(
     assert git(clone, "diff", "--numstat", "HEAD~1").split()[:2] == ["1", "1"]
 
 
-def test_git_packs_its_requests(memory: Memory, clone: Path, http: httpx2.Client) -> None:
+def test_gzip_compressed_git_requests_are_accepted(
+    memory: Memory, clone: Path, http: httpx2.Client
+) -> None:
     url = f"/users/{memory.name}/memory.git/git-upload-pack"
     kind = {"content-type": "application/x-git-upload-pack-request"}
     tip = memory.versions()[-1]
@@ -526,7 +524,9 @@ def test_git_packs_its_requests(memory: Memory, clone: Path, http: httpx2.Client
 
 
 @pytest.mark.parametrize("service", ["git-upload-pack", "git-receive-pack"])
-def test_bad_requests_are_refused(memory: Memory, http: httpx2.Client, service: str) -> None:
+def test_malformed_git_requests_are_refused(
+    memory: Memory, http: httpx2.Client, service: str
+) -> None:
     rows = memory.server.rows()
     kind = {"content-type": f"application/x-{service}-request"}
     zipped = {"content-encoding": "gzip"}
@@ -549,14 +549,14 @@ def test_bad_requests_are_refused(memory: Memory, http: httpx2.Client, service: 
     assert memory.server.rows() == rows
 
 
-def test_what_is_packed_tightly_is_unpacked_no_further_than_is_taken(
+def test_a_gzip_bomb_is_decompressed_only_up_to_the_limit(
     memory: Memory, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unpacked: list[int] = []
     decompressobj = zlib.decompressobj
 
     class Counting:
-        """Unpacks, and counts the bytes."""
+        """Unpacks objects, and counts their bytes."""
 
         def __init__(self, *how: int) -> None:
             self.real = decompressobj(*how)
@@ -579,18 +579,20 @@ def test_what_is_packed_tightly_is_unpacked_no_further_than_is_taken(
     assert (max(unpacked) <= 2**20, sum(unpacked) <= 2**22) == (True, True)
 
 
-def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Path) -> None:
+def test_an_oversized_push_is_refused_with_a_message_that_git_shows(
+    memory: Memory, clone: Path
+) -> None:
     """Git shows no response before it has sent everything, so the server reads the rest."""
     before, rows = memory.versions(), memory.server.rows()
     (clone / "noise.md").write_bytes(random.Random(1).randbytes(3_000_000))  # noqa: S311
     commit(clone, "Noise")
-    said = refused(clone)
+    said = refused_push(clone)
     assert "remote: This push is longer than 1 MB, the limit of one push." in said
     assert "[remote rejected] main -> main" in said
     assert (memory.versions(), memory.server.rows()) == (before, rows)
 
 
-def test_of_pushes_at_once_one_is_taken_and_the_others_hear_why(
+def test_one_of_several_simultaneous_pushes_is_accepted(
     memory: Memory, clone: Path, tmp_path: Path
 ) -> None:
     clones = [clone]
@@ -610,7 +612,7 @@ def test_of_pushes_at_once_one_is_taken_and_the_others_hear_why(
         assert "Fetch and merge first" in said or "fetch first" in said, said
 
 
-def test_a_push_that_breaks_off_does_nothing(
+def test_an_interrupted_push_changes_nothing(
     memory: Memory, clone: Path, server: ServerInThread
 ) -> None:
     """The client is killed while it sends; the server got half a pack."""
@@ -640,7 +642,9 @@ def test_a_push_that_breaks_off_does_nothing(
     assert memory.versions()[-1] == new
 
 
-def test_nobody_elses_memory_is_there(memory: Memory, http: httpx2.Client, tmp_path: Path) -> None:
+def test_missing_memories_and_services_are_refused(
+    memory: Memory, http: httpx2.Client, tmp_path: Path
+) -> None:
     assert http.get("/users/nobody/memory.git/info/refs?service=git-upload-pack").status_code == 404
     assert http.get(f"/users/{memory.name}/memory.git/info/refs").status_code == 400
     assert (
@@ -658,7 +662,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
         yield server
 
 
-def test_a_key_is_the_password_of_any_user(locked: ServerInThread, tmp_path: Path) -> None:
+def test_an_api_key_is_the_password_for_git(locked: ServerInThread, tmp_path: Path) -> None:
     memory = Memory(locked)
     memory.put("human", "Name: Ada")
     for refused_url in (memory.url, memory.url.replace("://", "://ada:wrong@")):
@@ -678,7 +682,7 @@ def test_a_key_is_the_password_of_any_user(locked: ServerInThread, tmp_path: Pat
     assert ids(tmp_path / "again") == memory.versions()
 
 
-def test_basic_is_taken_for_git_alone(locked: ServerInThread) -> None:
+def test_basic_authentication_works_only_for_git(locked: ServerInThread) -> None:
     with locked.http(auth=("ada", KEY)) as http:
         answer = http.get("/v1/agents/")
     assert answer.status_code == 401

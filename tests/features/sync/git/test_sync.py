@@ -75,7 +75,7 @@ async def world(store: SqliteStore, tmp_path: Path) -> World:
     return made
 
 
-async def test_both_may_go_on_apart_in_different_lines(world: World) -> None:
+async def test_changes_of_different_lines_on_both_sides_are_merged(world: World) -> None:
     theirs = world.commit(human="Name: Ada\nLikes tea\nLives in Milan", garden="Roses")
     await world.put("human", "Name: Ada Lovelace\nLikes tea\nLives in Rome")
 
@@ -94,7 +94,7 @@ async def test_both_may_go_on_apart_in_different_lines(world: World) -> None:
     assert fsck(world.bare) == ""
 
 
-async def test_one_line_changed_on_both_sides_waits_for_the_owner_to_merge_it(world: World) -> None:
+async def test_a_line_changed_on_both_sides_waits_for_a_merge_by_the_owner(world: World) -> None:
     world.commit(human="Name: Ada\nLikes wine\nLives in Rome")
     await world.put("human", "Name: Ada\nLikes milk\nLives in Rome")
     with pytest.raises(Conflict, match=r"both changed the same lines of human\.md"):
@@ -113,7 +113,7 @@ async def test_one_line_changed_on_both_sides_waits_for_the_owner_to_merge_it(wo
     assert git(world.bare, "rev-parse", "main", "main^2").split() == (await world.ids())[:-3:-1]
 
 
-async def test_what_no_memory_can_hold_stays_there_and_is_told(world: World) -> None:
+async def test_remote_texts_that_memory_refuses_are_not_pulled_and_reported(world: World) -> None:
     before = await world.ids()
     world.commit(human="password: hunter22")
     with pytest.raises(Invalid, match=r"human\.md, line 1: this looks like a password"):
@@ -143,7 +143,7 @@ async def test_open_proposals_are_branches_until_they_are_decided(world: World) 
     assert world.branches() == {"main"}
 
 
-async def test_proposals_of_one_agent_for_one_block_have_branches_of_their_own_and_are_decided_one_by_one(
+async def test_each_proposal_has_its_own_branch_and_is_decided_separately(
     world: World,
 ) -> None:
     tea = await world.propose("human", "tea", "coffee")
@@ -171,7 +171,7 @@ async def test_proposals_of_one_agent_for_one_block_have_branches_of_their_own_a
     assert fsck(world.bare) == ""
 
 
-async def test_a_proposal_that_the_owner_merges_there_is_approved(world: World) -> None:
+async def test_merging_a_proposal_branch_in_git_approves_it(world: World) -> None:
     made = await world.propose("human", "tea", "coffee")
     await world.put("goals", "Rest")
     await world.sync()
@@ -190,7 +190,7 @@ async def test_a_proposal_that_the_owner_merges_there_is_approved(world: World) 
     assert world.branches() == {"main"}
 
 
-async def test_authors_of_pulled_commits_are_known_users_or_somebody_at_a_remote(
+async def test_authors_of_pulled_commits_are_known_users_or_remote_authors(
     world: World,
 ) -> None:
     ada = await world.do(set_email("ada@home.example"))
@@ -229,7 +229,7 @@ async def test_authors_of_pulled_commits_are_known_users_or_somebody_at_a_remote
     assert git(world.bare, "log", "-1", "--format=%an", "main~4") == "Robert"
 
 
-async def test_a_proposal_that_is_fast_forwarded_there_stays_its_agents(world: World) -> None:
+async def test_a_fast_forwarded_proposal_keeps_its_agent_as_author(world: World) -> None:
     made = await world.propose("goals", "", "Rest", reasoning="So.")
     await world.sync()
     git(world.clone, "pull", "-q")
@@ -245,7 +245,7 @@ async def test_a_proposal_that_is_fast_forwarded_there_stays_its_agents(world: W
     assert (decided.status, decided.result) == ("approved", newest.id)
 
 
-async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: World) -> None:
+async def test_an_emptied_or_reset_remote_is_filled_again(world: World) -> None:
     await world.put("goals", "Rest")
     await world.sync()
     git(world.bare, "update-ref", "refs/heads/main", "main~1")
@@ -256,7 +256,7 @@ async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: Worl
     assert ids(world.bare) == await world.ids()
 
 
-async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> None:
+async def test_a_remote_is_added_once_and_only_at_a_valid_address(world: World) -> None:
     """If two memories had one remote, their blocks would be joined, unless they have equal labels.
 
     An empty memory would take over the blocks of the other memory.
@@ -280,11 +280,12 @@ async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> 
         await world.add(Access("https://example.org/x.git", options={"shows_yaml": True}))
 
 
-async def test_a_folder_is_of_one_memory_by_whatever_path(world: World) -> None:
+async def test_a_folder_belongs_to_one_memory_by_any_path(world: World) -> None:
     link, same = world.bare.with_name("link.git"), world.bare.with_name("same.git")
     link.symlink_to(world.bare)
     same.mkdir()
-    (same / "HEAD").hardlink_to(world.bare / "HEAD")  # as in a folder that is mounted twice
+    # A folder that is mounted twice has one file under two paths, as this hard link does.
+    (same / "HEAD").hardlink_to(world.bare / "HEAD")
     for address in (link, same):
         with pytest.raises(Conflict, match="another memory"):
             await world.add(Access(str(address)), "eve")
@@ -301,7 +302,7 @@ async def test_a_folder_is_of_one_memory_by_whatever_path(world: World) -> None:
         await world.store.read(lambda tx: open_memory(tx, Scope(), "eve"))
 
 
-async def test_a_folder_stays_with_its_memory_where_its_remote_is_removed(world: World) -> None:
+async def test_a_folder_belongs_to_its_memory_after_the_remote_was_removed(world: World) -> None:
     await world.put("human", "Name: Ada")
     await world.sync()
     await world.store.write(lambda tx: remotes.remove(tx, world.remote))
@@ -317,7 +318,7 @@ async def test_a_folder_stays_with_its_memory_where_its_remote_is_removed(world:
     assert git(world.bare, "show", "main:human.md") == "Name: Eve"
 
 
-async def test_a_remote_that_came_by_an_alias_pulls_nothing_of_anothers(world: World) -> None:
+async def test_a_remote_with_an_alias_address_pulls_no_other_users_memory(world: World) -> None:
     """An earlier version let users add it in this way."""
     await world.put("human", "Name: Ada")
     await world.sync()
@@ -330,7 +331,7 @@ async def test_a_remote_that_came_by_an_alias_pulls_nothing_of_anothers(world: W
     assert await world.do(lambda tx, owned: blocks.of_user(tx, Scope(), owned.user.id), "eve") == ()
 
 
-async def test_what_has_something_to_do_is_found(world: World) -> None:
+async def test_remotes_with_unsynced_changes_are_due(world: World) -> None:
     def due() -> Any:
         return world.store.read(
             lambda tx: [one.id for one in remotes.due(tx, ["git"], tx.clock.now() - 1_000_000)]
@@ -350,7 +351,7 @@ async def test_what_has_something_to_do_is_found(world: World) -> None:
         await world.store.read(lambda tx: remotes.get(tx, Scope(), noted.id))
 
 
-async def test_a_memory_goes_out_as_toml_and_an_equal_one_is_the_same_commit(
+async def test_a_memory_is_pushed_as_toml_and_equal_content_gives_the_same_commit(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     """The files have the layout of YouLab's first storage."""
@@ -445,7 +446,7 @@ async def follow_random_history(world: World, seed: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-async def test_after_any_acts_and_kills_both_have_the_same(
+async def test_random_edits_and_kills_leave_memory_and_remote_equal(
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await follow_random_history(world, seed, monkeypatch) >= 2

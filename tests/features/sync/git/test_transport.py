@@ -125,7 +125,9 @@ def test_branches_are_pushed_and_fetched_over_http(
     assert all(asked.endswith(" Basic YWRhOmEtdG9rZW4=") for asked in app.asked)
 
 
-def test_no_object_is_sent_twice(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
+def test_each_object_of_a_push_is_sent_once(
+    elsewhere: tuple[Elsewhere, str], bare: Path, here: Path
+) -> None:
     """If an object is sent twice, a server with receive.fsckObjects refuses the whole pack."""
     text, new = git_object("blob", b"1"), git_object("blob", b"2")
     tree = git_object("tree", b"100644 a.md\0" + text.id + b"100644 b.md\0" + new.id)
@@ -142,7 +144,7 @@ def test_no_object_is_sent_twice(elsewhere: tuple[Elsewhere, str], bare: Path, h
     assert (fsck(bare), git(bare, "show", "agent/x:b.md")) == ("", "2")
 
 
-def test_a_branch_that_moved_meanwhile_is_left_alone(
+def test_a_branch_that_moved_meanwhile_is_not_overwritten(
     elsewhere: tuple[Elsewhere, str], bare: Path, here: Path
 ) -> None:
     place = GitAddress(elsewhere[1], allow_private=True)
@@ -152,7 +154,7 @@ def test_a_branch_that_moved_meanwhile_is_left_alone(
     assert tip(bare) == tip(here, "main~1")
 
 
-def test_private_addresses_are_not_spoken_to(
+def test_private_addresses_are_not_contacted(
     elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, url = elsewhere
@@ -169,7 +171,7 @@ def test_private_addresses_are_not_spoken_to(
     assert app.asked == []
 
 
-def test_what_a_remote_says_instead_is_told_and_no_redirect_is_followed(
+def test_remote_errors_are_reported_and_redirects_not_followed(
     elsewhere: tuple[Elsewhere, str],
 ) -> None:
     app, url = elsewhere
@@ -191,7 +193,7 @@ def test_what_a_remote_says_instead_is_told_and_no_redirect_is_followed(
         assert len(app.asked) == number + 1
 
 
-def test_a_remote_that_never_ends_is_left(
+def test_an_endless_slow_response_times_out(
     elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each byte resets the time-out.
@@ -208,7 +210,7 @@ def test_a_remote_that_never_ends_is_left(
     assert 0 < app.sent < DROPS
 
 
-def test_a_remote_with_branches_without_end_is_left(
+def test_an_oversized_list_of_branches_is_refused(
     elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, url = elsewhere
@@ -219,7 +221,7 @@ def test_a_remote_with_branches_without_end_is_left(
     assert app.sent < 20_000
 
 
-def test_nobody_there_is_told(tmp_path: Path) -> None:
+def test_unreachable_remotes_and_folders_without_a_repository_are_reported(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
         transport.branches(GitAddress("http://127.0.0.1:9/x.git", allow_private=True))
     (tmp_path / "folder").mkdir()

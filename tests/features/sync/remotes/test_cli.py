@@ -20,7 +20,9 @@ def remotes(shell: Shell, *arguments: str, said: str = "", code: int = 0, **vari
 
 
 @pytest.mark.parametrize("has_server", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_remote_is_added_followed_listed_and_taken_away(shell: Shell, has_server: bool) -> None:
+def test_the_remote_command_adds_syncs_lists_and_removes_a_remote(
+    shell: Shell, has_server: bool
+) -> None:
     remember(shell, "ada")
     bare = shell.data / "remotes" / "ada.git"
 
@@ -78,7 +80,7 @@ def test_a_password_is_typed_and_never_printed(shell: Shell) -> None:
         assert "RICORDO_ALLOW_PRIVATE_REMOTES" in private
 
 
-def test_it_says_what_cannot_be(shell: Shell, tmp_path: Path) -> None:
+def test_the_remote_command_reports_invalid_arguments(shell: Shell, tmp_path: Path) -> None:
     assert "There is no database at" in remotes(shell, "list", *OF_ADA, code=2)
     assert "Write it as name=value" in remotes(
         shell, "add", "git", "x", "--option", "y", *OF_ADA, code=2
@@ -91,7 +93,7 @@ def test_it_says_what_cannot_be(shell: Shell, tmp_path: Path) -> None:
         assert "eve" in remotes(shell, "list", "--user", "eve", *to, code=2)
 
 
-def test_what_a_remote_said_cannot_write_over_the_screen() -> None:
+def test_control_characters_in_remote_errors_are_not_printed() -> None:
     remote = {
         "id": "remote-1",
         "kind": "git",

@@ -38,7 +38,7 @@ def place(server: ServerInThread, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["git", "dolt", "notebook"])
-def test_a_remote_is_added_follows_and_is_taken_away(
+def test_a_remote_can_be_added_synced_and_removed(
     http: httpx2.Client, server: ServerInThread, kind: str
 ) -> None:
     user, other = new_id("ada"), new_id("bob")
@@ -69,7 +69,7 @@ def test_a_remote_is_added_follows_and_is_taken_away(
     assert ok(http.get(f"/users/{user}/remotes")) == []
 
 
-def test_a_plugins_kind_is_told_its_options_and_its_password(
+def test_a_plugins_remote_gets_its_options_and_password(
     http: httpx2.Client, server: ServerInThread
 ) -> None:
     user = new_id("ada")
@@ -91,7 +91,7 @@ def test_a_plugins_kind_is_told_its_options_and_its_password(
         assert "option" in refused(http.put(f"/users/{user}/remotes", json=other), 400)
 
 
-def test_a_password_is_never_shown(http: httpx2.Client, server: ServerInThread) -> None:
+def test_a_remotes_password_is_never_shown(http: httpx2.Client, server: ServerInThread) -> None:
     user = new_id("ada")
     server.runtime.settings.allow_private_remotes = True
     body = {"kind": "dolt", "address": "mysql://ada:s3cret@127.0.0.1:9/memory"}
@@ -101,7 +101,7 @@ def test_a_password_is_never_shown(http: httpx2.Client, server: ServerInThread) 
     assert "s3cret" not in answer.text + http.get(f"/users/{user}/remotes").text
 
 
-def test_an_address_that_may_not_be_used_makes_nobody(http: httpx2.Client) -> None:
+def test_a_refused_address_creates_no_user(http: httpx2.Client) -> None:
     user = new_id("ada")
     for kind, address, setting in (
         ("dolt", "mysql://10.0.0.7/memory", "RICORDO_ALLOW_PRIVATE_REMOTES"),

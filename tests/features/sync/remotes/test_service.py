@@ -97,7 +97,7 @@ async def noted_in_a_notebook(world: World) -> Path:
     return file
 
 
-async def test_whatever_changes_a_memory_wakes_its_remote_and_nobody_elses(world: World) -> None:
+async def test_every_change_of_a_memory_queues_a_sync_of_its_own_remote(world: World) -> None:
     file = await noted_in_a_notebook(world)
     await world.put("human", "Likes tea", "eve")
     assert await world.jobs() == []
@@ -124,7 +124,7 @@ async def test_whatever_changes_a_memory_wakes_its_remote_and_nobody_elses(world
     assert file.read_text() == '{"blocks": {}}'
 
 
-async def test_a_change_that_is_rolled_back_wakes_nobody(world: World) -> None:
+async def test_a_rolled_back_change_queues_no_sync(world: World) -> None:
     await noted_in_a_notebook(world)
 
     def fail(tx: Transaction, owned: UserMemory) -> None:
@@ -143,7 +143,7 @@ async def test_a_change_that_is_rolled_back_wakes_nobody(world: World) -> None:
     assert len(counted.statements) == 1  # a memory without remotes costs nothing more
 
 
-async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) -> None:
+async def test_a_remote_of_an_unavailable_kind_reports_the_missing_plugin(world: World) -> None:
     await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
     job = await world.claim("a server")
     runtime = world.server()
@@ -151,19 +151,20 @@ async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) ->
     handler = by_kind(HANDLERS)[job.kind]
     with pytest.raises(Invalid, match=r"kind \"notebook\" here\. Install its plugin"):
         await handler.run(runtime, job, lambda _done, _total: None)
-    noted = await world.noted()  # The list shows that, and a waiting caller stops waiting.
+    # The list shows the error, and a waiting caller stops waiting.
+    noted = await world.noted()
     assert "Install its plugin" in (noted.last_error or "")
     assert noted.last_at is not None
 
 
-async def test_a_remote_that_was_taken_away_is_followed_no_more(world: World) -> None:
+async def test_a_removed_remote_is_not_synced(world: World) -> None:
     await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
     await world.store.write(lambda tx: remotes.remove(tx, world.remote))
     await world.work()
     assert not (world.folder / "remotes").exists()
 
 
-async def test_the_sweep_finds_what_nobody_woke(world: World) -> None:
+async def test_the_sweep_queues_syncs_that_were_missed(world: World) -> None:
     await noted_in_a_notebook(world)
     sweep = Job(SWEEP, Scope().organization_id)
     for seconds, found in ((60, 0), (600, 1)):
@@ -245,7 +246,7 @@ async def followed_there(world: World, there: Git | Dolt) -> None:
     await world.work()
 
 
-async def overtaken(
+async def overtake(
     world: World,
     there: Git | Dolt,
     patch: pytest.MonkeyPatch,
@@ -265,35 +266,35 @@ async def overtaken(
     assert isinstance(first.exception(), LeaseLost)
 
 
-async def test_a_frozen_server_that_wakes_up_puts_no_older_text_over_a_newer_one(
+async def test_a_frozen_server_does_not_overwrite_newer_text_after_it_resumes(
     world: World, there: Git | Dolt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await followed_there(world, there)
     await world.put("human", "two")
 
-    await overtaken(world, there, monkeypatch, lambda: world.put("human", "three"))
+    await overtake(world, there, monkeypatch, lambda: world.put("human", "three"))
 
     assert there.text() == "three"
     noted = await world.noted()
     assert (noted.followed, noted.last_error) == (3, None)
-    await world.work()  # it looks once more
+    await world.work()  # the job checks the remote once more
     assert (there.text(), await world.jobs()) == ("three", [])
     assert (await world.noted()).followed == 3
 
 
-async def test_a_frozen_server_that_wakes_up_opens_no_branch_for_what_was_decided(
+async def test_a_frozen_server_reopens_no_decided_proposal_after_it_resumes(
     world: World, there: Git | Dolt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await followed_there(world, there)
     made = await world.propose("human", "one", "two")
 
-    await overtaken(world, there, monkeypatch, lambda: world.reject(made.id))
+    await overtake(world, there, monkeypatch, lambda: world.reject(made.id))
 
-    await world.work()  # After this the frozen server's writes are gone.
+    await world.work()  # This removes what the frozen server wrote.
     assert (there.proposals(), there.text(), await world.jobs()) == (0, "one", [])
 
 
-async def test_a_server_that_lost_its_job_does_not_write_there_at_all(
+async def test_a_server_that_lost_its_job_does_not_write_to_the_remote(
     world: World, there: Git | Dolt
 ) -> None:
     await followed_there(world, there)
@@ -312,7 +313,7 @@ def noted(store: Store, tmp_path: Path) -> SyncedMemory:
     return SyncedMemory(store, Settings(data_dir=tmp_path), Notebooks(), access)
 
 
-async def test_a_remote_is_stored_once_with_its_password_sealed_and_its_job(
+async def test_a_remote_is_stored_once_with_encrypted_password_and_sync_job(
     noted: SyncedMemory,
 ) -> None:
     remote = await noted.add()
@@ -325,7 +326,7 @@ async def test_a_remote_is_stored_once_with_its_password_sealed_and_its_job(
         await noted.add()
 
 
-async def test_only_a_kind_that_tells_memories_apart_has_several_at_one_address(
+async def test_only_kinds_that_separate_memories_may_share_an_address(
     noted: SyncedMemory,
 ) -> None:
     await noted.add()
@@ -345,7 +346,7 @@ async def test_only_a_kind_that_tells_memories_apart_has_several_at_one_address(
     await add_for_eve(local)
 
 
-async def test_how_following_went_is_noted(noted: SyncedMemory, tmp_path: Path) -> None:
+async def test_the_outcome_of_a_sync_is_stored(noted: SyncedMemory, tmp_path: Path) -> None:
     await noted.put("human", "Likes tea")
     await noted.add()
     before = noted.store.clock.now()
@@ -369,7 +370,7 @@ async def test_how_following_went_is_noted(noted: SyncedMemory, tmp_path: Path) 
         assert (failed.last_at or 0) > (done.last_at or 0)
 
 
-def test_a_path_outside_of_the_folders_is_refused_also_by_a_link(tmp_path: Path) -> None:
+def test_paths_outside_the_allowed_folders_are_refused_also_by_links(tmp_path: Path) -> None:
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()
@@ -405,7 +406,7 @@ def test_a_path_outside_of_the_folders_is_refused_also_by_a_link(tmp_path: Path)
             require_folder(inside / name, (inside,))
 
 
-def test_two_plugins_may_not_offer_one_kind_of_remote_and_each_must_be_one() -> None:
+def test_duplicate_and_invalid_remote_kinds_of_plugins_are_refused() -> None:
     class Odd:
         def memory_remotes(self) -> list[object]:
             return [object()]

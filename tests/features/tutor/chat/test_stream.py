@@ -54,7 +54,7 @@ def course(running: ServerInThread) -> str:
     return str(made["agents"]["coach"])
 
 
-def said(*texts: str) -> list[dict[str, str]]:
+def chat_messages(*texts: str) -> list[dict[str, str]]:
     """Return a chat in which user and assistant alternate."""
     return [
         {"role": ("user", "assistant")[place % 2], "content": text}
@@ -65,7 +65,7 @@ def said(*texts: str) -> list[dict[str, str]]:
 def chat(
     http: httpx2.Client, user: str | None, chat_id: str | None, *texts: str, **more: Any
 ) -> list[dict[str, Any]]:
-    body = {"user_id": user, "chat_id": chat_id, "messages": said(*texts), **more}
+    body = {"user_id": user, "chat_id": chat_id, "messages": chat_messages(*texts), **more}
     answer = http.post("/chat/stream", json=body)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -76,13 +76,11 @@ def chat(
     ]
 
 
-def words(events: list[dict[str, Any]]) -> str:
+def message_text(events: list[dict[str, Any]]) -> str:
     return "".join(event["content"] for event in events if event["type"] == "message")
 
 
-def test_a_chat_is_streamed_and_what_is_proposed_is_told(
-    server: ServerInThread, http: httpx2.Client
-) -> None:
+def test_a_chat_is_streamed_with_its_proposals(server: ServerInThread, http: httpx2.Client) -> None:
     server.says(
         call("memory_insert", label="student", new_string="Plays the cello."), "A cello, I see."
     )
@@ -99,7 +97,7 @@ def test_a_chat_is_streamed_and_what_is_proposed_is_told(
         ("memory_insert", "running"),
         ("memory_insert", "completed"),
     ]
-    assert words(events) == "A cello, I see."
+    assert message_text(events) == "A cello, I see."
     assert (events[-2]["content"], "/ui/people/" in events[-2]["url"]) == (
         "Proposed to remember: Plays the cello.",
         True,
@@ -118,7 +116,7 @@ def test_a_chat_is_streamed_and_what_is_proposed_is_told(
     assert http.get("/health", headers={"authorization": ""}).json()["status"] == "ok"
 
 
-def test_a_chat_goes_on_and_forks_where_it_was_edited(
+def test_a_chat_continues_and_forks_at_an_edited_message(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.says("One.", "Two.", "Another two.", "Three.")
@@ -139,7 +137,7 @@ def test_a_chat_goes_on_and_forks_where_it_was_edited(
     ]
 
 
-def test_where_a_message_was_deleted_later_answers_stay_once(
+def test_after_a_deleted_message_later_answers_stay_and_appear_once(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.says("One.", "Two.", "Three.", "Four.", "Five.")
@@ -156,7 +154,9 @@ def test_where_a_message_was_deleted_later_answers_stay_once(
     ]
 
 
-def test_students_and_chats_are_apart(server: ServerInThread, http: httpx2.Client) -> None:
+def test_chats_of_different_students_are_separate(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.says("One.", "Two.", "Three.")
     made = {
         chat(http, user, id, "Hello")[-1]["conversation_id"]
@@ -168,22 +168,26 @@ def test_students_and_chats_are_apart(server: ServerInThread, http: httpx2.Clien
     refused(
         http.post(
             "/chat/stream",
-            json={"user_id": "cy", "chat_id": "x", "messages": said("a")},
+            json={"user_id": "cy", "chat_id": "x", "messages": chat_messages("a")},
             headers=ada,
         ),
         403,
     )
-    own = http.post("/chat/stream", json={"chat_id": "x", "messages": said("a")}, headers=ada)
+    own = http.post(
+        "/chat/stream", json={"chat_id": "x", "messages": chat_messages("a")}, headers=ada
+    )
     assert own.status_code == 200
-    assert "user_id" in refused(http.post("/chat/stream", json={"messages": said("a")}), 400)
+    assert "user_id" in refused(
+        http.post("/chat/stream", json={"messages": chat_messages("a")}), 400
+    )
 
 
-def test_a_reader_who_left_takes_the_answer_up_again(
+def test_a_reader_can_resume_an_interrupted_answer(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     gate = Gate(server, "At last.")
     server.answers_with(gate)
-    body = {"user_id": "flo", "chat_id": "c3", "messages": said("Slowly.")}
+    body = {"user_id": "flo", "chat_id": "c3", "messages": chat_messages("Slowly.")}
     with (
         suppress(httpx2.ReadTimeout),
         http.stream("POST", "/chat/stream", json=body, timeout=0.5) as answer,
@@ -193,19 +197,19 @@ def test_a_reader_who_left_takes_the_answer_up_again(
     gate.wait()
     gate.open()
     events = chat(http, "flo", "c3", "Slowly.", resume=True)
-    assert words(events) == "At last."
+    assert message_text(events) == "At last."
     assert len(server.model.requests) == 1
     again = chat(http, "flo", "c3", "Slowly.")  # The same without `resume` asks for another answer.
     assert len(server.model.requests) == 2
     assert again[-1]["run_id"] != events[-1]["run_id"]
 
 
-def test_a_later_answer_is_taken_up_again_too(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_reader_can_resume_a_later_answer(server: ServerInThread, http: httpx2.Client) -> None:
     server.says("One.")
     first = chat(http, "hal", "c5", "a")
     gate = Gate(server, "Two.")
     server.answers_with(gate)
-    body = {"user_id": "hal", "chat_id": "c5", "messages": said("a", "One.", "b")}
+    body = {"user_id": "hal", "chat_id": "c5", "messages": chat_messages("a", "One.", "b")}
     with (
         suppress(httpx2.ReadTimeout),
         http.stream("POST", "/chat/stream", json=body, timeout=0.5) as answer,
@@ -215,7 +219,7 @@ def test_a_later_answer_is_taken_up_again_too(server: ServerInThread, http: http
     gate.wait()
     gate.open()
     again = chat(http, "hal", "c5", "a", "One.", "b", resume=True)
-    assert words(again) == "Two."
+    assert message_text(again) == "Two."
     assert len(server.model.requests) == 2
     server.says("Three.")
     last = chat(http, "hal", "c5", "a", "One.", "b", "Two.", "c")
@@ -224,7 +228,7 @@ def test_a_later_answer_is_taken_up_again_too(server: ServerInThread, http: http
     }
 
 
-def test_a_chat_goes_on_in_its_conversation_after_an_answer_that_failed(
+def test_a_chat_continues_in_its_conversation_after_a_failed_answer(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.says("One.", ModelError("llm_rate_limit", "Slow down."), "Three.")
@@ -241,7 +245,7 @@ def test_a_chat_goes_on_in_its_conversation_after_an_answer_that_failed(
     ]
 
 
-def test_a_students_turn_costs_four_statements_more_than_a_plain_one(
+def test_a_students_turn_runs_at_most_four_more_statements(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     texts, turns = ["a"], []
@@ -249,7 +253,7 @@ def test_a_students_turn_costs_four_statements_more_than_a_plain_one(
     # courses are read again.
     for _ in range(4):
         with count_statements(server.runtime.store) as counted:  # type: ignore[arg-type]
-            assert words(chat(http, "jo", "c7", *texts)) == "ok"
+            assert message_text(chat(http, "jo", "c7", *texts)) == "ok"
         turns.append((len(counted.statements), counted.transactions, counted.statements))
         texts += ["ok", "b"]
     statements, transactions, which = min(turns)
@@ -257,24 +261,24 @@ def test_a_students_turn_costs_four_statements_more_than_a_plain_one(
     assert transactions <= 2 + 2  # The student, and the conversation that the chat continues.
 
 
-def test_what_fails_is_an_event_and_what_is_wrong_a_sentence(
+def test_model_errors_are_events_and_invalid_requests_are_refused(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.says(ModelError("llm_rate_limit", "Slow down."))
     events = chat(http, "gus", "c4", "Hello")
     assert [event["type"] for event in events] == ["status", "error", "done"]
     assert "Slow down." in events[1]["message"]
-    unknown = {"user_id": "gus", "model": "nobody", "messages": said("a")}
+    unknown = {"user_id": "gus", "model": "nobody", "messages": chat_messages("a")}
     assert 'no course and no agent "nobody"' in refused(
         http.post("/chat/stream", json=unknown), 404
     )
     assert "last message" in refused(
-        http.post("/chat/stream", json={"user_id": "gus", "messages": said("a", "b")}), 400
+        http.post("/chat/stream", json={"user_id": "gus", "messages": chat_messages("a", "b")}), 400
     )
-    assert words(chat(http, "gus", None, "Hello", model="essay/coach")) == "ok"
+    assert message_text(chat(http, "gus", None, "Hello", model="essay/coach")) == "ok"
 
 
-def asked(server: ServerInThread) -> list[str]:
+def prompt_texts(server: ServerInThread) -> list[str]:
     return [message.text for message in server.model.requests[-1].messages[1:]]
 
 
@@ -302,7 +306,7 @@ def client_texts(server: ServerInThread) -> list[str]:
         ("other form", ("a", "<details>Hm.</details>One.", "b", "**Two**.", "c"), []),
     ],
 )
-def test_of_a_chat_edited_in_place_the_model_gets_what_the_client_shows_once(
+def test_the_model_sees_a_chat_edited_in_place_as_the_client_shows_it(
     server: ServerInThread,
     http: httpx2.Client,
     name: str,
@@ -314,10 +318,10 @@ def test_of_a_chat_edited_in_place_the_model_gets_what_the_client_shows_once(
         chat(http, "kim", name, *before)
     chat(http, "kim", name, *texts)
     plain = ["a", "One.", "b", "Two.", "c"] if name == "other form" else list(texts)
-    assert (asked(server), client_texts(server)) == (plain, theirs)
-    # The next message continues there, and nothing is doubled.
+    assert (prompt_texts(server), client_texts(server)) == (plain, theirs)
+    # The next message continues this conversation without duplicates.
     after = chat(http, "kim", name, *texts, "Three.", "d")
-    assert (asked(server), client_texts(server)) == ([*plain, "Three.", "d"], theirs)
+    assert (prompt_texts(server), client_texts(server)) == ([*plain, "Three.", "d"], theirs)
     last = chat(http, "kim", name, *texts, "Three.", "d", "Four.", "e")
     assert last[-1]["conversation_id"] == after[-1]["conversation_id"]
 
@@ -329,15 +333,15 @@ def test_a_deleted_answer_is_not_shown_to_the_model(
     chat(http, "kim", "deleted answer", "a")
     chat(http, "kim", "deleted answer", "a", "One.", "b")
     chat(http, "kim", "deleted answer", "a", "One.", "b", "", "c")
-    assert asked(server) == ["a", "One.", "b", "c"]
+    assert prompt_texts(server) == ["a", "One.", "b", "c"]
 
 
-def test_a_stopped_answer_keeps_what_was_shown(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_stopped_answer_keeps_the_shown_text(server: ServerInThread, http: httpx2.Client) -> None:
     server.says("One.")
     first = chat(http, "lea", "stopped", "a")
     gate = Gate(server, "Two whole sentences. And more.")
     server.answers_with(gate)
-    body = {"user_id": "lea", "chat_id": "stopped", "messages": said("a", "One.", "b")}
+    body = {"user_id": "lea", "chat_id": "stopped", "messages": chat_messages("a", "One.", "b")}
     with (
         suppress(httpx2.ReadTimeout),
         http.stream("POST", "/chat/stream", json=body, timeout=0.3) as answer,
@@ -352,9 +356,9 @@ def test_a_stopped_answer_keeps_what_was_shown(server: ServerInThread, http: htt
     texts = ("a", "One.", "b", "Two whole", "c")
     stopped = chat(http, "lea", "stopped", *texts)
     assert stopped[-1]["conversation_id"] == conversation_id
-    assert (asked(server), client_texts(server)) == (list(texts), ["Two whole"])
+    assert (prompt_texts(server), client_texts(server)) == (list(texts), ["Two whole"])
     chat(http, "lea", "stopped", *texts, "Three.", "d")
-    assert asked(server) == [*texts, "Three.", "d"]
-    # Regenerated after the stopped answer.
+    assert prompt_texts(server) == [*texts, "Three.", "d"]
+    # The answer after the stopped one is regenerated.
     chat(http, "lea", "stopped", *texts)
-    assert asked(server) == list(texts)
+    assert prompt_texts(server) == list(texts)

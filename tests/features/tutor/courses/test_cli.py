@@ -18,7 +18,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_course_is_made_checked_and_mended(data: Path) -> None:
+def test_the_course_command_creates_and_checks_courses(data: Path) -> None:
     run = CliRunner()
     made = run.invoke(app, ["course", "new", "essay"])
     path = data / "courses" / "essay" / "agents.toml"
@@ -35,7 +35,7 @@ def test_a_course_is_made_checked_and_mended(data: Path) -> None:
     assert run.invoke(app, ["course", "new", "python", "--like", "python-tutor"]).exit_code == 0
 
 
-def test_the_page_tells_of_every_key() -> None:
+def test_the_courses_page_documents_every_key() -> None:
     table = PAGE.split("## The file")[1].split("## Over HTTP")[0]
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
     told = {
@@ -54,6 +54,6 @@ def test_the_page_tells_of_every_key() -> None:
         assert {key for key, whose in told if whose == of} == set(keys), of
 
 
-def test_the_course_of_the_page_is_one() -> None:
+def test_the_example_course_of_the_page_is_valid() -> None:
     course = parse_course(PAGE.split("```toml\n")[1].split("```")[0], "essay-coach")
     assert (course.tasks[0].agent, course.blocks[0].schema is not None) == ("coach", True)

@@ -23,7 +23,7 @@ STUDENT = '[[block]]\nlabel = "student"\n[block.fields.name]\n'
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: str(path.stem))
-def test_the_worked_courses_are_right(path: Path) -> None:
+def test_the_example_courses_are_valid(path: Path) -> None:
     course = parse_course(path.read_text("utf-8"), path.stem)
     assert len(course.agents) == 1
     assert course.tasks[0].agent == course.agents[0].name
@@ -122,14 +122,16 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("text", "line", "words"), FAULTS)
-def test_a_fault_is_told_with_its_line(text: str, line: int, words: str) -> None:
+def test_a_fault_in_a_course_file_is_reported_with_its_line(
+    text: str, line: int, words: str
+) -> None:
     with pytest.raises(Invalid) as told:
         parse_course(text, "essay")
     assert f"essay/agents.toml: Line {line}: " in str(told.value)
     assert words in str(told.value)
 
 
-def test_several_faults_are_told_at_once() -> None:
+def test_several_faults_of_a_course_file_are_reported_together() -> None:
     with pytest.raises(Invalid) as told:
         parse_course('[[agent]]\nname = "A"\ntools = [1]\n[[block]]\nlabel = ""\n', "essay")
     assert [line.split(": ")[1] for line in str(told.value).split("\n")] == [
@@ -140,7 +142,7 @@ def test_several_faults_are_told_at_once() -> None:
     ]
 
 
-def test_courses_that_give_a_block_other_fields_are_refused_and_no_other(tmp_path: Path) -> None:
+def test_courses_with_conflicting_block_fields_are_refused(tmp_path: Path) -> None:
     texts = {
         "art": AGENT + STUDENT,
         "biology": AGENT + STUDENT.replace("name]", "species]"),
@@ -182,7 +184,7 @@ def skills_text(needed: Mapping[str, Iterable[str]]) -> str:
         min_size=1,
     )
 )
-def test_prerequisites_are_refused_exactly_if_they_cannot_be_ordered(
+def test_only_unknown_or_cyclic_prerequisites_are_refused(
     needed: dict[str, set[str]],
 ) -> None:
     is_known = all(name in needed for names in needed.values() for name in names)
@@ -202,7 +204,7 @@ def test_prerequisites_are_refused_exactly_if_they_cannot_be_ordered(
         assert "prerequisites of each other" in str(told.value)
 
 
-def test_a_course_with_skills_gives_its_agents_the_tools_and_the_block() -> None:
+def test_a_course_with_skills_adds_the_learning_tools_and_block() -> None:
     course = parse_course(AGENT + SUMS, "essay")
     assert [block.label for block in course.blocks] == ["learner_state"]
     assert {"note_evidence", "propose_mastery"} <= set(tools_of(course.agents[0]))

@@ -50,7 +50,7 @@ def blocks_of(http: httpx2.Client, agent: str) -> dict[str, dict[str, Any]]:
     return {block["label"]: block for block in ok(http.get(f"/v1/agents/{agent}"))["blocks"]}
 
 
-def test_a_course_is_an_agent_with_blocks_for_each_student(
+def test_a_course_creates_an_agent_with_blocks_for_each_student(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     made = put(http, "essay", AGENT, STUDENT)
@@ -68,7 +68,7 @@ def test_a_course_is_an_agent_with_blocks_for_each_student(
     assert "Ada" not in server.model.requests[-1].messages[0].text
 
 
-def test_a_students_block_is_used_by_all_courses_that_have_it(
+def test_courses_share_a_students_block_of_the_same_label(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     essay = put(http, "essay", AGENT, STUDENT)["agents"]["coach"]
@@ -87,7 +87,7 @@ def test_a_students_block_is_used_by_all_courses_that_have_it(
     assert "essay/agents.toml: Line 6" in words
 
 
-def test_a_changed_file_changes_its_agents_and_no_students_text(
+def test_a_changed_course_file_updates_agents_but_not_students_texts(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     plan = '[[block]]\nlabel = "plan"\nshared = true\npolicy = "read_only"\nvalue = "Week 1"\n'
@@ -121,7 +121,7 @@ def test_a_changed_file_changes_its_agents_and_no_students_text(
     assert set(blocks_of(http, agent)) == {"student", "plan"}
 
 
-def test_files_are_applied_by_themselves_and_a_fault_stops_one_course_alone(
+def test_course_files_are_applied_automatically_and_faults_stop_one_course(
     server: ServerInThread, http: httpx2.Client, tmp_path: Path
 ) -> None:
     for name, text in (("art", AGENT + STUDENT), ("biology", AGENT)):
@@ -147,7 +147,7 @@ def test_files_are_applied_by_themselves_and_a_fault_stops_one_course_alone(
     assert put(http, "art", AGENT)["agents"]["coach"] != agent
 
 
-def test_applied_by_many_at_once_a_course_has_its_agents_once(
+def test_applying_a_course_simultaneously_creates_its_agents_once(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     with ThreadPoolExecutor(4) as pool:
@@ -156,7 +156,9 @@ def test_applied_by_many_at_once_a_course_has_its_agents_once(
     assert len(ok(http.get("/v1/agents/"))) == 1
 
 
-def test_a_check_stores_nothing_and_says_what_there_is(http: httpx2.Client, tmp_path: Path) -> None:
+def test_a_course_check_lists_the_contents_and_stores_nothing(
+    http: httpx2.Client, tmp_path: Path
+) -> None:
     task = '[[task]]\nname = "weekly"\ncron = "0 5 * * 1"\ninstructions = "Look."\n'
     told = ok(http.post("/v1/courses/essay/check", json={"source": AGENT + STUDENT + task}))
     assert told["blocks"] == [
@@ -184,9 +186,7 @@ def test_a_check_stores_nothing_and_says_what_there_is(http: httpx2.Client, tmp_
     )
 
 
-def test_a_schema_of_somebody_elses_is_not_written_over(
-    http: httpx2.Client, tmp_path: Path
-) -> None:
+def test_an_existing_schema_file_is_not_overwritten(http: httpx2.Client, tmp_path: Path) -> None:
     folder = tmp_path / "block_schemas"
     folder.mkdir()
     (folder / "student.toml").write_text("[fields.age]\n", "utf-8")
@@ -198,7 +198,7 @@ def test_a_schema_of_somebody_elses_is_not_written_over(
     assert (folder / "student.toml").read_text("utf-8") == "[fields.age]\n"
 
 
-def test_students_change_no_courses(server: ServerInThread, http: httpx2.Client) -> None:
+def test_students_cannot_change_courses(server: ServerInThread, http: httpx2.Client) -> None:
     put(http, "essay", AGENT)
     ada = {"authorization": f"Bearer {server.key('ada')}"}
     for method, path in (("PUT", "/v1/courses/essay"), ("POST", "/v1/courses/essay/check")):
@@ -222,7 +222,7 @@ required = true
 """
 
 
-def test_the_fields_of_a_block_reach_the_agent_and_the_page_of_the_course(
+def test_block_fields_are_shown_in_the_prompt_and_on_the_course_page(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = put(http, "essay", AGENT, FIELDS)["agents"]["coach"]
@@ -238,7 +238,7 @@ def test_the_fields_of_a_block_reach_the_agent_and_the_page_of_the_course(
     assert "In one sentence." in http.get("/ui/courses/essay").text
 
 
-def test_a_student_who_writes_a_courses_block_first_gets_its_settings(
+def test_a_block_first_written_by_a_student_gets_the_courses_settings(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = put(http, "essay", AGENT, FIELDS)["agents"]["coach"]
@@ -257,7 +257,7 @@ def test_a_student_who_writes_a_courses_block_first_gets_its_settings(
     assert ok(http.get("/users/ada/blocks/other"))["schema_ref"] is None
 
 
-def test_a_changed_description_reaches_everybody_who_did_not_write_another(
+def test_a_changed_description_reaches_blocks_without_their_own(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = put(http, "essay", AGENT, FIELDS)["agents"]["coach"]
@@ -270,7 +270,7 @@ def test_a_changed_description_reaches_everybody_who_did_not_write_another(
     assert "Where the essay is." in server.model.requests[-1].messages[0].text
 
 
-def test_an_agent_reads_the_folders_that_its_file_names(
+def test_a_course_file_attaches_the_named_folders(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     for name in ("Reading list", "Own"):
@@ -292,7 +292,7 @@ def test_an_agent_reads_the_folders_that_its_file_names(
     assert "Line 5: there is no folder" in refused(http.put("/v1/courses/essay", json=source), 400)
 
 
-def test_one_label_has_one_policy_in_all_courses(http: httpx2.Client) -> None:
+def test_a_label_must_have_the_same_policy_in_all_courses(http: httpx2.Client) -> None:
     put(http, "essay", AGENT, STUDENT)
     source = {
         "source": AGENT
@@ -303,7 +303,7 @@ def test_one_label_has_one_policy_in_all_courses(http: httpx2.Client) -> None:
     assert "has another policy in essay/agents.toml: Line 6" in fault
 
 
-def test_a_students_old_copy_follows_the_changed_course(
+def test_a_changed_course_updates_existing_student_blocks(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     plain = (
@@ -341,7 +341,7 @@ def test_a_students_old_copy_follows_the_changed_course(
     assert ok(http.get("/users/ada/blocks/journey"))["limit"] == 700
 
 
-def test_renamed_labels_and_fields_keep_texts_and_versions(
+def test_renaming_labels_and_fields_keeps_texts_and_versions(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = put(http, "essay", AGENT, FIELDS)["agents"]["coach"]
@@ -380,7 +380,7 @@ def test_renamed_labels_and_fields_keep_texts_and_versions(
     assert ok(http.get("/users/ada/blocks/path"))["body"].startswith("## Subject\nThe sea")
 
 
-def test_a_former_label_that_another_course_still_has_is_refused_with_both_places(
+def test_a_former_label_used_by_another_course_is_refused(
     http: httpx2.Client,
 ) -> None:
     put(http, "essay", AGENT, STUDENT)
@@ -391,7 +391,7 @@ def test_a_former_label_that_another_course_still_has_is_refused_with_both_place
     assert "maths/agents.toml: Line 6" in fault
 
 
-def test_a_prompt_names_only_what_its_agent_has(
+def test_a_prompt_describes_only_the_agents_own_tools(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     def prompt(*more: str) -> str:
@@ -415,7 +415,7 @@ def test_a_prompt_names_only_what_its_agent_has(
     assert "You have three kinds of memory:" in whole
 
 
-def test_a_task_has_its_own_tools_system_and_steps(
+def test_a_task_has_its_own_tools_system_prompt_and_step_limit(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     task = (
@@ -428,7 +428,7 @@ def test_a_task_has_its_own_tools_system_and_steps(
     server.says(line, "Done.")
     run = ok(http.post("/background/tasks/essay.weekly/run", json={"user_id": "ada"}))["runs"][0]
     wait_for(lambda: ok(http.get(f"/background/runs/{run['id']}"))["ended_at"])
-    (asked,) = server.model.requests[1:]  # of one step
+    (asked,) = server.model.requests[1:]  # the task takes one step
     assert [tool.name for tool in asked.tools] == ["memory_insert"]
     assert "Be brief." in asked.messages[0].text
     say(http, agent, "ada", "And now?")
@@ -442,7 +442,7 @@ def wait_for(find: Callable[[], Any]) -> None:
         time.sleep(0.05)
 
 
-def test_a_deleted_retired_agent_does_not_apply_its_course_again_each_minute(
+def test_a_deleted_retired_agent_does_not_make_its_course_reapply(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = AGENT.replace("coach", "helper")
@@ -460,4 +460,4 @@ def test_a_deleted_retired_agent_does_not_apply_its_course_again_each_minute(
     look = CourseWatch().run
     for _ in range(3):
         server.run(look(server.runtime, jobs.Job("courses.apply", ""), lambda _done, _total: None))
-    assert applied == 1, "the first look of a server"
+    assert applied == 1, "the course must be applied once, at the server's first check"

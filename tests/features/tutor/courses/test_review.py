@@ -88,7 +88,7 @@ def faults(courses: list[dict[str, Any]]) -> dict[str, str | None]:
     return {course["name"]: course["fault"] for course in courses}
 
 
-def test_check_apply_and_put_tell_of_each_mistake_with_its_line(
+def test_check_apply_and_put_report_each_mistake_with_its_line(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     schema = server.settings.data_dir / "block_schemas" / "lab.toml"
@@ -117,7 +117,7 @@ def test_check_apply_and_put_tell_of_each_mistake_with_its_line(
         assert len(ok(http.get("/v1/agents/"))) == agents
 
 
-def test_a_good_course_passes_the_check_and_is_applied(
+def test_a_valid_course_passes_the_check_and_is_applied(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     course_file(server, "good", GOOD)
@@ -135,7 +135,7 @@ def test_a_good_course_passes_the_check_and_is_applied(
     assert applied["good"]["fault"] is None
 
 
-def test_a_context_window_above_the_models_is_refused_by_check_and_apply(
+def test_a_context_window_above_that_of_the_model_is_refused(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.runtime.models.add(ScriptedModel([], name="small", context_window=9_000))
@@ -150,7 +150,7 @@ def test_a_context_window_above_the_models_is_refused_by_check_and_apply(
         assert 'Line 5: "context_window" is above that of the model' in refused(answer, 400)
 
 
-def test_words_that_name_a_tool_which_the_agent_lacks_are_a_warning_with_their_line(
+def test_instructions_naming_a_missing_tool_are_a_warning_with_their_line(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     words = (
@@ -166,7 +166,7 @@ def test_words_that_name_a_tool_which_the_agent_lacks_are_a_warning_with_their_l
     assert second.startswith('words/agents.toml: Line 8: the text names the tool "memory_insert"')
 
 
-def test_a_limit_that_a_changed_shared_text_exceeds_is_found(
+def test_a_limit_below_the_current_shared_text_is_reported(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     plan = f'[[agent]]\nname = "a"\nmodel = "{MODEL}"\ninstructions = "Teach."\n'
@@ -180,7 +180,7 @@ def test_a_limit_that_a_changed_shared_text_exceeds_is_found(
     assert faults(ok(http.post("/v1/courses/apply")))["plan"] == checked["plan"]
 
 
-def test_an_agent_that_the_file_no_longer_names_is_retired_and_comes_back(
+def test_an_agent_removed_from_the_file_is_hidden_until_it_returns(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     one = f'[[agent]]\nname = "a"\nmodel = "{MODEL}"\ninstructions = "Teach."\n'
@@ -195,13 +195,15 @@ def test_an_agent_that_the_file_no_longer_names_is_retired_and_comes_back(
     assert ok(http.get(f"/v1/agents/{agents['b']}"))["hidden"] is False
 
 
-def test_no_courses_end_the_check_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_course_check_without_courses_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RICORDO_DATA_DIR", str(tmp_path))
     result = CliRunner().invoke(app, ["course", "check"])
     assert (result.exit_code, "ricordo course new NAME" in result.output) == (1, True)
 
 
-def test_the_doctor_names_the_faults_of_files(
+def test_the_doctor_lists_faults_of_course_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_DATA_DIR", str(tmp_path))

@@ -98,7 +98,7 @@ def people(course: Course) -> People:
     return People(course.server, course.http)
 
 
-def test_a_link_alone_shows_nothing_but_the_name(course: Course, people: People) -> None:
+def test_a_new_guardian_sees_only_the_students_name(course: Course, people: People) -> None:
     family = Family(course, people, "ada")
     assert ok(family.watch()) == []
     refused(family.skills(), 404)
@@ -116,7 +116,7 @@ def test_a_link_alone_shows_nothing_but_the_name(course: Course, people: People)
     ("sees", "course_allows", "is_off"),
     list(itertools.product(("nothing", "levels", "words"), (False, True), (False, True))),
 )
-def test_a_guardian_sees_what_student_or_course_allows(
+def test_a_guardian_sees_what_the_student_or_course_allows(
     course: Course, people: People, sees: str, course_allows: bool, is_off: bool
 ) -> None:
     family = Family(course, people, f"bo-{sees}-{course_allows}-{is_off}".lower())
@@ -143,7 +143,7 @@ def test_a_guardian_sees_what_student_or_course_allows(
     assert '"conv-' not in answer.text
 
 
-def test_one_course_is_read_without_the_others(
+def test_reading_one_course_parses_no_other_course(
     course: Course, people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family = Family(course, people, "gil")
@@ -164,7 +164,9 @@ def test_one_course_is_read_without_the_others(
     ok(course.http.delete("/v1/courses/shapes"))
 
 
-def test_others_see_and_decide_nothing(course: Course, people: People) -> None:
+def test_other_users_see_nothing_and_guardians_decide_nothing(
+    course: Course, people: People
+) -> None:
     family, other = Family(course, people, "cleo"), Family(course, people, "dan")
     family.link()
     other.link()
@@ -193,7 +195,7 @@ def test_others_see_and_decide_nothing(course: Course, people: People) -> None:
         assert answer.status_code in (403, 404)
 
 
-def test_the_role_opens_no_other_route(server: ServerInThread) -> None:
+def test_the_guardian_role_opens_only_its_own_routes(server: ServerInThread) -> None:
     assert ROLE_SCOPES["guardian"] == {"students:read"}
     routes = [route for route in server.app.routes if isinstance(route, GuardedRoute)]
     opened = {route.path for route in routes if "students:read" in (route.scopes or ())}
@@ -206,7 +208,7 @@ def test_the_role_opens_no_other_route(server: ServerInThread) -> None:
     }
 
 
-def test_links_that_cannot_be(course: Course, people: People) -> None:
+def test_invalid_guardian_links_are_refused(course: Course, people: People) -> None:
     family = Family(course, people, "eva")
     users = f"/v1/users/{family.student}/guardians"
     assert "their own guardian" in refused(course.http.put(f"{users}/eva"), 400)
@@ -226,7 +228,7 @@ def test_links_that_cannot_be(course: Course, people: People) -> None:
     assert len(ok(course.http.get(users))) == MOST_GUARDIANS - 1
 
 
-def test_a_guardianship_goes_with_either_person(course: Course, people: People) -> None:
+def test_a_guardianship_ends_when_either_person_is_erased(course: Course, people: People) -> None:
     first, second = Family(course, people, "fay"), Family(course, people, "gus")
     for family in (first, second):
         family.link()
@@ -249,7 +251,7 @@ def test_a_guardianship_goes_with_either_person(course: Course, people: People) 
     assert ok(first.watch()) == []
 
 
-def test_the_file_of_a_course_says_if_guardians_see_levels(course: Course) -> None:
+def test_guardians_see_must_be_a_boolean(course: Course) -> None:
     answer = course.http.put(
         "/v1/courses/numbers", json={"source": f'guardians_see = "levels"\n{COURSE}'}
     )
@@ -281,9 +283,7 @@ def test_the_command_links_many_pairs_and_reports_each_failure(
     assert "no guardians" in guardian("list", "hal").stdout
 
 
-def test_a_form_takes_every_identifier_that_a_guardian_can_have(
-    course: Course, people: People
-) -> None:
+def test_the_guardians_form_accepts_every_valid_identifier(course: Course, people: People) -> None:
     """Such as an e-mail address, and signs that have a meaning in addresses."""
     people.key("uma")
     identifiers = ["mother@school.org", "open-webui:7c1f", "M. Müller", "שלום", "50%", "%40"]
@@ -302,7 +302,7 @@ def test_a_form_takes_every_identifier_that_a_guardian_can_have(
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_the_pages_in_a_browser(
+def test_the_pages_work_in_a_browser(
     browser: Browser, course: Course, people: People, width: int
 ) -> None:
     family = Family(course, people, f"jo{width}")

@@ -106,7 +106,7 @@ def note(quote: str, **arguments: Any) -> Any:
     return call("note_evidence", **given | arguments, message=quote)
 
 
-def test_an_agent_notes_what_its_student_said_and_sees_it_then(course: Course) -> None:
+def test_noted_evidence_is_in_the_students_next_prompt(course: Course) -> None:
     (noted,) = course.results("ada", "1/2 + 1/3 is 5/6qq", note("is 5/6qq", observation="Knowsqq."))
     assert noted == "Noted."
     first = course.prompt("ada")
@@ -120,7 +120,7 @@ def test_an_agent_notes_what_its_student_said_and_sees_it_then(course: Course) -
     assert [fact["evidence"][0]["quote"] for fact in facts] == ["is 5/6qq"]
 
 
-def test_words_that_the_student_never_said_are_no_evidence(course: Course) -> None:
+def test_quotes_that_the_student_never_said_are_refused(course: Course) -> None:
     course.say("cleo", "Hello.")
     for quote in ("Well done.", "I can do all fractions.", ""):
         (refused,) = course.results("cleo", "I like sums.", note(quote))
@@ -132,7 +132,7 @@ def test_words_that_the_student_never_said_are_no_evidence(course: Course) -> No
     assert ok(course.http.get("/v1/users/cleo/facts", params={"state": "all"})) == []
 
 
-def test_wrong_names_are_answered_with_the_right_ones(course: Course) -> None:
+def test_wrong_skill_names_and_results_are_answered_with_valid_ones(course: Course) -> None:
     for arguments, words in (
         ({"skill": "fraction"}, "fractions"),
         ({"misconception": "cannot count"}, "adds the denominators"),
@@ -143,7 +143,7 @@ def test_wrong_names_are_answered_with_the_right_ones(course: Course) -> None:
     assert ok(course.http.get("/v1/users/eva/facts", params={"state": "all"})) == []
 
 
-def test_a_level_is_proposed_by_its_tool(course: Course) -> None:
+def test_propose_mastery_sets_a_level_that_the_evidence_supports(course: Course) -> None:
     level = partial(call, "propose_mastery", skill="fractions", reason="Two in a row.")
     (none,) = course.results("fay", "Hi.", level(level="secure"))
     assert "note_evidence first" in none
@@ -155,14 +155,14 @@ def test_a_level_is_proposed_by_its_tool(course: Course) -> None:
     assert "fractions: secure since" in course.prompt("fay")
 
 
-def test_untrusted_content_makes_evidence_wait_for_the_student(course: Course) -> None:
+def test_evidence_after_untrusted_content_waits_for_the_student(course: Course) -> None:
     course.say("gus", "My answer is 5/6.")
     lookup = call("query_student", question="What did I answer?")
     results = course.results("gus", "Look it up.", lookup, note("My answer is 5/6."))
     assert results[-1] == "Noted; it waits until the student agrees."
 
 
-def test_a_task_for_reviews_runs_for_those_with_something_due(course: Course) -> None:
+def test_a_review_task_runs_only_for_students_with_due_reviews(course: Course) -> None:
     for user in ("hal", "ida"):
         course.say(user, "It is 5/6.", note("It is 5/6."))
     ids = {
@@ -211,7 +211,7 @@ class Learning:
         return ok(self.http.request(method, self.path + path, json=body or None))
 
 
-def test_a_student_reads_disputes_and_deletes(course: Course) -> None:
+def test_a_student_can_read_dispute_and_delete_levels(course: Course) -> None:
     level = call("propose_mastery", skill="fractions", level="practised", reason="One.")
     course.say("joy", "It is 5/6.", note("It is 5/6.", observation="Joyqq adds."), level)
     learning = Learning(course, "joy")
@@ -230,7 +230,7 @@ def test_a_student_reads_disputes_and_deletes(course: Course) -> None:
     assert refused(course.http.delete(f"{learning.path}/facts/fact-0"), 404)
 
 
-def test_choices_hold_for_one_course_and_leave_the_rest(course: Course) -> None:
+def test_learning_settings_apply_to_one_course_and_keep_earlier_evidence(course: Course) -> None:
     course.say("kim", "It is 5/6.", note("It is 5/6.", observation="Kimqq adds."))
     learning = Learning(course, "kim")
     learning.ask("PATCH", is_off=True)
@@ -245,7 +245,7 @@ def test_choices_hold_for_one_course_and_leave_the_rest(course: Course) -> None:
     assert refused(course.http.patch(learning.path, json={"retention_days": 0}), 422)
 
 
-def test_old_evidence_is_deleted_by_the_job(course: Course) -> None:
+def test_the_retention_job_deletes_old_evidence(course: Course) -> None:
     for user in ("lea", "max"):
         course.say(user, "It is 5/6.", note("It is 5/6."))
     old = Learning(course, "lea")
@@ -260,7 +260,7 @@ def test_old_evidence_is_deleted_by_the_job(course: Course) -> None:
     assert len(Learning(course, "max").skill()["observations"]) == 1
 
 
-def test_a_waiting_note_is_approved_with_all_others(course: Course) -> None:
+def test_waiting_evidence_can_be_approved_together(course: Course) -> None:
     course.say("nia", "Hello.")
     ok(course.http.put("/v1/users/nia/facts/policy", json={"policy": "propose"}))
     (told,) = course.results("nia", "It is 5/6.", note("It is 5/6."))
@@ -271,7 +271,7 @@ def test_a_waiting_note_is_approved_with_all_others(course: Course) -> None:
     assert len(learning.skill()["observations"]) == 1
 
 
-def test_a_students_skills_are_exported_and_erasure_leaves_nothing(course: Course) -> None:
+def test_a_students_skills_are_exported_erased_and_restored(course: Course) -> None:
     course.say("ona", "It is 5/6qq.", note("It is 5/6qq.", observation="Onaqq adds."))
     learning = Learning(course, "ona")
     learning.ask("PATCH", shares=True)
@@ -336,7 +336,7 @@ def test_teachers_see_counts_and_only_shared_skills(course: Course) -> None:
     assert "piaqq" not in page.text
 
 
-def test_a_grade_is_proposed_to_teachers_alone_and_stored_nowhere(course: Course) -> None:
+def test_a_grade_is_proposed_only_to_teachers_and_not_stored(course: Course) -> None:
     course.say("sue", "It is 5/6.", note("It is 5/6.", observation="Sueqq."))
     agent = ok(course.http.post("/v1/agents/", json={"model": MODEL, "tools": ["propose_grade"]}))[
         "id"
@@ -370,7 +370,7 @@ def stored_rows(course: Course) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_the_pages_in_a_browser(
+def test_the_pages_work_in_a_browser(
     browser: Browser, course: Course, people: People, width: int
 ) -> None:
     name = f"rea{width}"

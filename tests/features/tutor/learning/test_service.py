@@ -23,7 +23,7 @@ from tests.seams.stores import ManualClock
 DATABASES = ("sqlite", "postgresql")
 
 
-async def test_an_observation_is_a_fact_with_its_message(room: Classroom) -> None:
+async def test_an_observation_is_stored_as_a_fact_with_its_message(room: Classroom) -> None:
     def work(tx: Transaction) -> Any:
         noted = room.show(tx, "ada", "fractions", "failed", misconception="adds the denominators")
         return noted, room.state(tx, "ada", "fractions"), room.state(tx, "bea", "fractions")
@@ -36,7 +36,7 @@ async def test_an_observation_is_a_fact_with_its_message(room: Classroom) -> Non
     assert not of_bea.observations
 
 
-async def test_the_same_message_shows_one_thing_of_a_skill(room: Classroom) -> None:
+async def test_a_message_yields_one_current_observation_of_a_skill(room: Classroom) -> None:
     def work(tx: Transaction) -> list[tuple[str, str]]:
         learner = room.learner(tx, "ada")
         said = room.say(tx, "ada", "5/6")
@@ -51,7 +51,7 @@ async def test_the_same_message_shows_one_thing_of_a_skill(room: Classroom) -> N
     assert await room.store.write(work) == [("current", "hard"), ("ended", "good")]
 
 
-async def test_a_level_rests_on_evidence_and_ends_the_one_before(room: Classroom) -> None:
+async def test_a_level_needs_evidence_and_replaces_the_earlier_level(room: Classroom) -> None:
     def work(tx: Transaction) -> Any:
         with pytest.raises(Invalid, match="no evidence"):
             room.level(tx, "ada", "sums", "seen")
@@ -77,7 +77,7 @@ async def test_a_level_rests_on_evidence_and_ends_the_one_before(room: Classroom
     assert seen.holds_until == secure.holds_from
 
 
-async def test_what_waits_counts_once_the_student_agrees(room: Classroom) -> None:
+async def test_waiting_evidence_counts_after_the_students_approval(room: Classroom) -> None:
     def work(tx: Transaction) -> Any:
         learner = room.learner(tx, "ada")
         facts.set_policy(tx, learner.user.organization_id, learner.user.id, "propose")
@@ -95,7 +95,7 @@ async def test_what_waits_counts_once_the_student_agrees(room: Classroom) -> Non
     assert (after.level_name, len(after.observations), after.waiting) == ("practised", 1, [])
 
 
-async def test_what_was_rejected_is_not_proposed_again_for_the_same_message(
+async def test_rejected_evidence_is_not_proposed_again_for_its_message(
     room: Classroom,
 ) -> None:
     def work(tx: Transaction) -> None:
@@ -110,7 +110,7 @@ async def test_what_was_rejected_is_not_proposed_again_for_the_same_message(
     await room.store.write(work)
 
 
-async def test_a_dispute_is_told_to_the_tutor_until_a_level_answers_it(room: Classroom) -> None:
+async def test_a_dispute_is_in_the_prompt_until_a_new_level(room: Classroom) -> None:
     def work(tx: Transaction) -> Any:
         room.show(tx, "ada", "sums", "failed")
         room.level(tx, "ada", "sums", "practised")
@@ -130,7 +130,7 @@ async def test_a_dispute_is_told_to_the_tutor_until_a_level_answers_it(room: Cla
     assert "the student says" not in answered
 
 
-async def test_deleted_evidence_takes_its_level_along(room: Classroom) -> None:
+async def test_deleting_the_last_evidence_deletes_the_level(room: Classroom) -> None:
     def work(tx: Transaction) -> Any:
         first = room.show(tx, "ada", "sums", "good")
         second = room.show(tx, "ada", "sums", "good")
@@ -149,7 +149,7 @@ async def test_deleted_evidence_takes_its_level_along(room: Classroom) -> None:
     assert (gone.level, gone.observations, gone.due_at) == (None, [], None)
 
 
-async def test_nobody_notes_anything_of_a_student_who_opted_out(room: Classroom) -> None:
+async def test_no_evidence_is_noted_for_a_student_who_opted_out(room: Classroom) -> None:
     def work(tx: Transaction) -> Any:
         room.show(tx, "ada", "sums", "good")
         room.choose(tx, "ada", is_off=True)
@@ -165,9 +165,7 @@ async def test_nobody_notes_anything_of_a_student_who_opted_out(room: Classroom)
     assert not due
 
 
-async def test_old_evidence_is_deleted_with_the_levels_that_rest_on_it(
-    room: Classroom, clock: ManualClock
-) -> None:
+async def test_old_evidence_is_deleted_with_its_levels(room: Classroom, clock: ManualClock) -> None:
     await room.store.write(lambda tx: room.show(tx, "ada", "sums", "good"))
     await room.store.write(lambda tx: room.level(tx, "ada", "sums", "practised"))
     clock.advance(40 * 86_400)
@@ -183,7 +181,7 @@ async def test_old_evidence_is_deleted_with_the_levels_that_rest_on_it(
     assert len(fractions.observations) == 1
 
 
-async def test_reviews_are_due_when_fsrs_says(room: Classroom, clock: ManualClock) -> None:
+async def test_reviews_are_due_as_fsrs_schedules_them(room: Classroom, clock: ManualClock) -> None:
     card = Card(card_id=1)
     reference = Scheduler(learning_steps=(), relearning_steps=(), enable_fuzzing=False)
     ratings = {"failed": Rating.Again, "hard": Rating.Hard, "good": Rating.Good}
@@ -202,7 +200,7 @@ async def test_reviews_are_due_when_fsrs_says(room: Classroom, clock: ManualCloc
     assert later.is_due
 
 
-async def test_a_profile_has_levels_and_no_observations(room: Classroom) -> None:
+async def test_a_profile_contains_levels_but_no_observations(room: Classroom) -> None:
     def work(tx: Transaction) -> str:
         room.show(tx, "ada", "sums", "good")
         room.level(tx, "ada", "sums", "practised")
@@ -214,7 +212,7 @@ async def test_a_profile_has_levels_and_no_observations(room: Classroom) -> None
     assert "Worked on" not in text
 
 
-async def test_words_that_shall_never_be_remembered_and_secrets_are_not_noted(
+async def test_observations_with_secrets_or_invalid_text_are_refused(
     room: Classroom,
 ) -> None:
     def work(tx: Transaction) -> None:
@@ -230,7 +228,7 @@ async def test_words_that_shall_never_be_remembered_and_secrets_are_not_noted(
     await room.store.write(work)
 
 
-async def test_a_prompt_reads_a_bounded_number_of_facts_and_a_deletion_all(
+async def test_a_prompt_reads_limited_facts_and_a_deletion_removes_all(
     room: Classroom,
 ) -> None:
     def work(tx: Transaction) -> Any:

@@ -147,7 +147,7 @@ async def term(store: Store, clock: ManualClock) -> Term:
     return Term(room, clock, chance)
 
 
-async def test_a_term_of_thirty_students(term: Term) -> None:
+async def test_a_simulated_term_of_thirty_students_matches_the_reference(term: Term) -> None:
     await term.run()
     room, truth = term.room, term.truth
     assert len(truth.cards) > 200
@@ -193,7 +193,7 @@ async def test_a_term_of_thirty_students(term: Term) -> None:
     await room.store.read(check)
 
 
-async def test_observations_of_one_student_never_say_the_words_of_another(term: Term) -> None:
+async def test_observations_never_contain_another_students_words(term: Term) -> None:
     """The observations quote canaries, and a prompt has only the canaries of its student."""
     room = term.room
 

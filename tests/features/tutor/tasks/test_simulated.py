@@ -1,6 +1,6 @@
-"""Weeks of simulated time.
+"""Weeks of simulated time, in which every due run happens exactly once.
 
-Users come and go, servers are down, killed and doubled, and every due run happens exactly once.
+Users come and go. Servers are down or killed, or two servers run at once.
 """
 
 import asyncio
@@ -187,11 +187,13 @@ async def simulate(
     assert {run.status for run in await world.runs()} == {"done"}
 
 
-async def test_every_window_is_done_exactly_once(store: Store, clock: ManualClock) -> None:
+async def test_every_due_task_runs_exactly_once_despite_kills(
+    store: Store, clock: ManualClock
+) -> None:
     await simulate(store, clock, users=4, days=3, seed=1, hours=6)
 
 
-async def test_two_servers_carry_out_each_run_once(
+async def test_two_servers_execute_each_task_run_once(
     store: PostgresStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     stages = [await Stage(store, tmp_path / name, Hooks()).open() for name in ("one", "two")]
@@ -217,11 +219,13 @@ async def test_two_servers_carry_out_each_run_once(
 
 
 @pytest.mark.soak
-async def test_a_month_of_a_hundred_users(store: Store, clock: ManualClock) -> None:
+async def test_a_simulated_month_of_a_hundred_users_runs_every_due_task(
+    store: Store, clock: ManualClock
+) -> None:
     await simulate(store, clock, users=100, days=30, seed=2)
 
 
-async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
+async def test_finding_the_next_run_reads_no_ended_runs(
     store: PostgresStore, clock: ManualClock
 ) -> None:
     world = World(store, clock, random.Random(4))  # noqa: S311 - chance for a test

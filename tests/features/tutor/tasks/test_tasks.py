@@ -88,7 +88,7 @@ def pass_minutes(server: ServerInThread, minutes: int) -> None:
     server.write(work)
 
 
-def look(server: ServerInThread) -> None:
+def run_task_jobs(server: ServerInThread) -> None:
     """Run the job of a minute now, and the tasks that it finds due."""
     job = Job("tasks.look", "")
     server.run(work.look(server.runtime, job, lambda _done, _all: None))
@@ -107,7 +107,7 @@ def start(http: httpx2.Client, task: str = TASK, **body: str) -> list[dict[str, 
     return found
 
 
-def left_behind(server: ServerInThread) -> list[str]:
+def task_conversations(server: ServerInThread) -> list[str]:
     """Return the conversations of tasks that still exist."""
     theirs = select(queries.task_runs.c.conversation_id)
     found = select(conversations.c.id).where(
@@ -126,23 +126,23 @@ def notes_what_was_said(request: ModelRequest) -> Any:
     return call("memory_insert", label="notes", new_string=f"Said: {said[-2].text}")
 
 
-def test_idle_students_get_a_proposal_each_and_see_nothing_of_the_task(
+def test_a_task_proposes_to_each_idle_student_without_visible_messages(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     server.answers_with(notes_what_was_said)
     for name in ("ada", "bob"):
         say(http, coach, name, f"{name} likes the sea.")
-    look(server)
+    run_task_jobs(server)
     assert runs_of(http) == []
     pass_minutes(server, 61)
-    look(server)
-    look(server)
+    run_task_jobs(server)
+    run_task_jobs(server)
     runs = runs_of(http)
     assert [(run["status"], run["trigger"], len(run["changes"])) for run in runs] == [
         ("done", "idle", 1)
     ] * 2
     assert all(run["usage"]["prompt_tokens"] > 0 and run["step_count"] == 2 for run in runs)
-    assert left_behind(server) == []
+    assert task_conversations(server) == []
     for name, other in (("ada", "bob"), ("bob", "ada")):
         headers = {"authorization": f"Bearer {server.key(name)}"}
         with server.http(headers=headers) as own:
@@ -159,14 +159,14 @@ def test_idle_students_get_a_proposal_each_and_see_nothing_of_the_task(
     # The same silence does not count twice, and a new one within the cooldown waits.
     say(http, coach, "ada", "ada likes tea.")
     pass_minutes(server, 120)
-    look(server)
+    run_task_jobs(server)
     assert len(runs_of(http)) == 2
     pass_minutes(server, 500)
-    look(server)
+    run_task_jobs(server)
     assert len(runs_of(http)) == 3
 
 
-def test_a_tasks_own_prompt_and_steps_are_for_the_task_alone(
+def test_a_tasks_prompt_and_step_limit_apply_only_to_the_task(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     source = COURSE + 'system = "Now you are a librarian."\nmax_steps = 2\n'
@@ -174,16 +174,16 @@ def test_a_tasks_own_prompt_and_steps_are_for_the_task_alone(
     server.answers_with(notes_what_was_said)
     say(http, agent, "ada", "I like the sea.")
     start(http, user_id="ada")
-    look(server)
+    run_task_jobs(server)
     assert ok(http.get(f"/background/tasks/{TASK}"))["max_steps"] == 2
     prompts = [request.messages[0].text for request in server.model.requests]
     assert ["Now you are a librarian." in prompt for prompt in prompts] == [False, True, True]
 
 
-def test_a_course_says_its_tasks_and_a_pause_stays(
+def test_a_course_defines_its_tasks_and_keeps_them_paused(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
-    look(server)
+    run_task_jobs(server)
     (task,) = ok(http.get("/background/tasks"))
     assert (task["name"], task["agent_id"], task["course"], task["enabled"]) == (
         TASK,
@@ -197,7 +197,7 @@ def test_a_course_says_its_tasks_and_a_pause_stays(
         "cooldown_minutes = 600", ""
     )
     ok(http.put("/v1/courses/essay", json={"source": changed}))
-    look(server)
+    run_task_jobs(server)
     task = ok(http.get(f"/background/tasks/{TASK}"))
     assert (task["trigger"], task["enabled"], task["next_at"]) == (
         DAILY | {"timezone": "UTC"},
@@ -210,21 +210,21 @@ def test_a_course_says_its_tasks_and_a_pause_stays(
     assert "essay/agents.toml" in refused(http.delete(f"/background/tasks/{TASK}"), 409)
     local = f'timezone = "Europe/Berlin"\n{changed}'
     ok(http.put("/v1/courses/essay", json={"source": local}))
-    look(server)
+    run_task_jobs(server)
     task = ok(http.get(f"/background/tasks/{TASK}"))
     assert task["trigger"] == DAILY | {"timezone": "Europe/Berlin"}
     assert ok(http.get(f"/v1/agents/{coach}"))["timezone"] == "Europe/Berlin"
     ok(http.put("/v1/courses/essay", json={"source": local + 'timezone = "Asia/Tokyo"\n'}))
-    look(server)
+    run_task_jobs(server)
     assert ok(http.get(f"/background/tasks/{TASK}"))["next_at"].endswith("T18:00:00.000000Z")
     own = {"name": TASK, "agent_id": coach, "instructions": "x", "trigger": DAILY}
     assert "essay/agents.toml" in refused(http.post("/background/tasks", json=own), 409)
     ok(http.put("/v1/courses/essay", json={"source": COURSE.partition("[[task]]")[0]}))
-    look(server)
+    run_task_jobs(server)
     assert ok(http.get("/background/tasks")) == []
 
 
-def test_a_task_is_made_changed_run_and_deleted(
+def test_a_task_can_be_created_changed_run_and_deleted(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     body: dict[str, Any] = {
@@ -258,14 +258,14 @@ def test_a_task_is_made_changed_run_and_deleted(
     refused(http.get(f"/background/runs/{started['id']}"), 404)
 
 
-def test_tasks_of_courses_leave_the_room_of_those_made_over_the_api(
+def test_course_tasks_do_not_count_towards_the_task_limit(
     http: httpx2.Client, server: ServerInThread, coach: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "MAX_TASKS", 3)
     monkeypatch.setattr(pages, "_TASKS_PER_PAGE", 10)
     more = [COURSE.partition("[[task]]")[2].replace("look", f"look-{n}") for n in range(12)]
     ok(http.put("/v1/courses/essay", json={"source": "[[task]]".join([COURSE, *more])}))
-    look(server)
+    run_task_jobs(server)
     body = {"agent_id": coach, "instructions": "Look.", "trigger": DAILY}
     for name in ("one", "two", "three", "one"):
         ok(http.post("/background/tasks", json={"name": name, **body}))
@@ -278,12 +278,12 @@ def test_tasks_of_courses_leave_the_room_of_those_made_over_the_api(
     assert (first_page.count("<tr data-item>"), second_page.count("<tr data-item>")) == (10, 6)
 
 
-def test_a_course_keeps_its_tasks_until_its_file_no_longer_names_them(
+def test_a_course_task_outlives_its_agent_while_the_file_names_it(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     say(http, coach, "ada", "Hello")
     pass_minutes(server, 61)
-    look(server)
+    run_task_jobs(server)
     (run,) = runs_of(http)
     say(http, coach, "ada", "Hello again")
     pass_minutes(server, 1000)
@@ -301,22 +301,22 @@ def test_a_course_keeps_its_tasks_until_its_file_no_longer_names_them(
     server.write(hide)
     for source in ("no TOML", "[[agent]]\nunknown = 1\n", "", None):
         server.write(partial(set_source, source=source))
-        look(server)
+        run_task_jobs(server)
         assert ok(http.get(f"/background/tasks/{TASK}"))["id"] == id
         assert [one["id"] for one in runs_of(http)] == [run["id"]]
         assert "An agent that is missing" in http.get(f"/ui/tasks/{TASK}").text
     server.write(partial(set_source, source=COURSE))
-    look(server)
+    run_task_jobs(server)
     assert ok(http.get(f"/background/tasks/{TASK}"))["id"] == id
     # The minute's job creates the agent again, and the task continues with its history.
     ok(http.post("/v1/courses/apply"))
-    look(server)
+    run_task_jobs(server)
     task = ok(http.get(f"/background/tasks/{TASK}"))
     assert task["id"] == id
     assert task["agent_id"] not in (coach, None)
     assert run["id"] in [one["id"] for one in runs_of(http)]
     ok(http.put("/v1/courses/essay", json={"source": COURSE.partition("[[task]]")[0]}))
-    look(server)
+    run_task_jobs(server)
     refused(http.get(f"/background/tasks/{TASK}"), 404)
 
 
@@ -332,7 +332,7 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize(("change", "status", "words"), WRONG)
-def test_what_cannot_be_a_task_is_refused(
+def test_invalid_tasks_are_refused_with_a_reason(
     http: httpx2.Client, coach: str, change: dict[str, Any], status: int, words: str
 ) -> None:
     body = {"name": "daily", "agent_id": coach, "instructions": "Look.", "trigger": DAILY} | change
@@ -340,11 +340,11 @@ def test_what_cannot_be_a_task_is_refused(
     assert ok(http.get("/background/tasks")) == []
 
 
-def test_a_killed_run_is_taken_up_and_nothing_is_asked_twice(
+def test_a_killed_run_is_resumed_without_repeated_model_calls(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     say(http, coach, "ada", "Hello")
-    look(server)
+    run_task_jobs(server)
 
     def begin(tx: Transaction) -> Any:
         task = queries.get(tx, Scope(), TASK)
@@ -360,7 +360,7 @@ def test_a_killed_run_is_taken_up_and_nothing_is_asked_twice(
     asked = len(server.model.requests)
     assert runs_of(http)[0]["status"] == "running"
     server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))
-    assert (runs_of(http)[0]["status"], len(server.model.requests), left_behind(server)) == (
+    assert (runs_of(http)[0]["status"], len(server.model.requests), task_conversations(server)) == (
         "done",
         asked,
         [],
@@ -369,12 +369,12 @@ def test_a_killed_run_is_taken_up_and_nothing_is_asked_twice(
     assert len(server.model.requests) == asked
 
 
-def test_what_cannot_be_done_is_told_and_holds_up_nobody(
+def test_failed_and_skipped_runs_are_reported_and_others_continue(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     for name in ("ada", "bob", "cem", "dan"):
         say(http, coach, name, "Hello")
-    look(server)
+    run_task_jobs(server)
 
     def start_all(tx: Transaction) -> None:
         service.start(tx, Scope(), TASK, None)
@@ -395,10 +395,10 @@ def test_what_cannot_be_done_is_told_and_holds_up_nobody(
     assert ended[ids["ada"]] == ended[ids["dan"]] == ("done", None)
     assert ended[ids["bob"]] == ("skipped", "The user is disabled.")
     assert ended[ids["cem"]][0] == "failed"
-    assert left_behind(server) == []
+    assert task_conversations(server) == []
 
 
-def test_a_task_that_is_started_is_carried_out_at_once(tmp_path: Path) -> None:
+def test_a_task_started_by_hand_runs_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http(headers=AUTHORIZED) as http:
         agent = ok(http.put("/v1/courses/essay", json={"source": COURSE}))["agents"]["coach"]
         say(http, agent, "ada", "Hello")
@@ -409,7 +409,7 @@ def test_a_task_that_is_started_is_carried_out_at_once(tmp_path: Path) -> None:
             time.sleep(0.05)
 
 
-def test_a_paused_task_leaves_out_what_waits_and_runs_by_hand(
+def test_a_paused_task_skips_waiting_runs_but_can_be_started(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     say(http, coach, "ada", "Hello")
@@ -417,19 +417,19 @@ def test_a_paused_task_leaves_out_what_waits_and_runs_by_hand(
     job = Job("tasks.look", "")
     server.run(work.look(server.runtime, job, lambda _done, _all: None))
     ok(http.post(f"/background/tasks/{TASK}/disable"))
-    look(server)
+    run_task_jobs(server)
     assert [(run["status"], run["problem"]) for run in runs_of(http)] == [
         ("skipped", "The task was disabled before this run.")
     ]
     ok(http.post(f"/background/tasks/{TASK}/run"))
-    look(server)
+    run_task_jobs(server)
     assert [run["status"] for run in runs_of(http)] == ["done", "skipped"]
 
 
-def test_users_start_and_pause_no_tasks(
+def test_users_cannot_start_or_pause_tasks(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
-    look(server)
+    run_task_jobs(server)
     ada = {"authorization": f"Bearer {server.key('ada')}"}
     for what in ("enable", "disable", "run"):
         refused(http.post(f"/background/tasks/{TASK}/{what}", headers=ada), 403)
@@ -444,11 +444,11 @@ def test_users_start_and_pause_no_tasks(
     assert ok(http.get("/background/tasks", headers=ada))[0]["name"] == TASK
 
 
-def test_the_page_shows_tasks_with_their_history_and_pauses_them(
+def test_the_tasks_page_shows_history_and_pauses_tasks(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     say(http, coach, "ada", "Hello")
-    look(server)
+    run_task_jobs(server)
     ok(http.post(f"/background/tasks/{TASK}/run"))
     server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))
     assert TASK in http.get("/ui/tasks").text
@@ -461,7 +461,7 @@ def test_the_page_shows_tasks_with_their_history_and_pauses_them(
     assert ok(http.get(f"/background/tasks/{TASK}"))["enabled"] is False
 
 
-def test_a_courses_task_keeps_its_history_when_its_agent_is_deleted_and_made_again(
+def test_a_course_task_keeps_its_history_when_its_agent_is_recreated(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     say(http, coach, "ada", "Hello")
@@ -470,7 +470,7 @@ def test_a_courses_task_keeps_its_history_when_its_agent_is_deleted_and_made_aga
     started = ok(http.post(f"/background/tasks/{TASK}/run", json={"user_id": "ada"}))["runs"]
     ok(http.delete(f"/v1/agents/{coach}"))
     names = {task["name"] for task in ok(http.get("/background/tasks"))}
-    assert names == {TASK}, "a task without a course goes with its agent"
+    assert names == {TASK}, "a task without a course must be deleted with its agent"
     again = ok(http.put("/v1/courses/essay", json={"source": COURSE}))["agents"]["coach"]
     assert again != coach
     server.write(service.follow_courses)

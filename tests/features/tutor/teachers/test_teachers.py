@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -12,6 +13,7 @@ from sqlalchemy import insert, update
 
 from ricordo.features.tutor.tasks.queries import task_runs
 from ricordo.llm.scripted import call
+from ricordo.pages.inside import Api
 from ricordo.storage.schema.core_tables import organizations
 from tests.seams.http import refused
 from tests.seams.people import OTHER_ORGANIZATION, People, all_text, bearer
@@ -107,7 +109,7 @@ def require_quiet(answer: httpx2.Response, *others: str) -> None:
     assert [word for word in (*CANARIES, *others) if word in told] == [], told
 
 
-def test_a_teacher_sees_students_in_numbers_and_the_blocks_that_the_policy_shows(
+def test_a_teacher_sees_student_counts_and_permitted_blocks(
     school: School,
 ) -> None:
     listed = school.ask(school.teacher, "GET", HOME)
@@ -126,7 +128,7 @@ def test_a_teacher_sees_students_in_numbers_and_the_blocks_that_the_policy_shows
     assert school.ask(school.teacher, "GET", f"{HOME}/bea")["blocks"] == []
 
 
-def test_no_other_block_message_or_proposal_of_a_student_comes_to_a_teacher(school: School) -> None:
+def test_a_teacher_sees_no_other_data_of_a_student(school: School) -> None:
     ada = school.id_of("ada")
     for path in (
         HOME,
@@ -145,7 +147,7 @@ def test_no_other_block_message_or_proposal_of_a_student_comes_to_a_teacher(scho
         require_quiet(school.send(school.teacher, "GET", path), SEEN)
 
 
-def test_nobody_but_a_teacher_asks_for_students(school: School) -> None:
+def test_only_teachers_can_list_students(school: School) -> None:
     scopes = ("agents:read", "agents:write", "memory:read", "messages:read")
     with_all = school.key("cleo", scopes=scopes)
     service = school.key("pipe", "service", (*scopes, "users:impersonate"))
@@ -166,7 +168,7 @@ def test_nobody_but_a_teacher_asks_for_students(school: School) -> None:
     assert as_bea.status_code == 403
 
 
-def test_who_never_talked_with_the_course_is_no_student_of_it(school: School) -> None:
+def test_a_user_without_messages_to_the_course_is_no_student(school: School) -> None:
     school.ask(school.key("dan"), "PUT", "/users/dan/blocks/journey", json={"body": OWN})
     words = refused(school.send(school.teacher, "GET", f"{HOME}/dan"), 404)
     assert "There is no user" in words
@@ -175,7 +177,7 @@ def test_who_never_talked_with_the_course_is_no_student_of_it(school: School) ->
     )
 
 
-def test_what_began_hidden_stays_hidden_whatever_the_course_says_later(own_school: School) -> None:
+def test_a_block_created_hidden_stays_hidden_from_teachers(own_school: School) -> None:
     every = COURSE.replace('label = "student"', 'label = "student"\nteachers_see = true')
     own_school.course(every)
     assert [
@@ -187,7 +189,7 @@ def test_what_began_hidden_stays_hidden_whatever_the_course_says_later(own_schoo
     assert (one["blocks"], one["hidden"]) == ([], ["journey", "student"])
 
 
-def test_another_courses_teachers_do_not_see_what_was_begun_here(own_school: School) -> None:
+def test_a_block_is_visible_only_to_teachers_of_its_first_course(own_school: School) -> None:
     made = own_school.ask(OPERATOR, "PUT", "/v1/courses/art", json={"source": COURSE})
     own_school.ask(
         own_school.ada,
@@ -198,7 +200,7 @@ def test_another_courses_teachers_do_not_see_what_was_begun_here(own_school: Sch
     assert own_school.ask(own_school.teacher, "GET", "/v1/courses/art/students/ada")["blocks"] == []
 
 
-def test_the_student_is_told_and_hides_the_block(own_school: School) -> None:
+def test_a_student_is_told_that_teachers_see_a_block_and_can_hide_it(own_school: School) -> None:
     page = f"/ui/people/{own_school.id_of('ada')}/blocks/journey"
     assert (
         "Teachers of the course essay see this block."
@@ -216,7 +218,33 @@ def test_the_student_is_told_and_hides_the_block(own_school: School) -> None:
     assert own_school.ask(own_school.ada, "GET", "/users/ada/blocks/journey")["body"] == SEEN
 
 
-def test_failed_tasks_are_counted_and_a_forgotten_student_is_gone(own_school: School) -> None:
+def test_hiding_the_block_keeps_what_others_change_meanwhile(
+    own_school: School, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = f"/ui/people/{own_school.id_of('ada')}/settings/journey"
+    patched: list[str] = []
+    change = Api.ask
+
+    async def change_after_others(api: Api, method: str, path: str, *args: Any, **more: Any) -> Any:
+        if method == "PATCH" and path.startswith("/v1/blocks/"):
+            patched.append(path)
+            monkeypatch.setattr(Api, "ask", change)
+            metadata = (await api.get(path))["metadata"] | {"mark": "kept"}
+            await api.ask("PATCH", path, {"metadata": metadata})
+        return await change(api, method, path, *args, **more)
+
+    monkeypatch.setattr(Api, "ask", change_after_others)
+    sent = {"data": {"hide": "teachers"}, "headers": {"origin": own_school.server.url}}
+    refusal = own_school.send(own_school.ada, "POST", page, **sent)
+    assert refusal.status_code == 412
+    assert "changed since you read it" in refusal.text
+    assert own_school.send(own_school.ada, "POST", page, **sent).status_code == 303
+    stored = own_school.ask(own_school.ada, "GET", patched[0])
+    assert stored["metadata"]["mark"] == "kept"
+    assert "teachers_see" not in stored["metadata"]
+
+
+def test_failed_tasks_are_counted_and_erased_students_disappear(own_school: School) -> None:
     run = own_school.ask(
         OPERATOR, "POST", "/background/tasks/essay.weekly/run", json={"user_id": "ada"}
     )["runs"][0]
@@ -235,7 +263,7 @@ def test_failed_tasks_are_counted_and_a_forgotten_student_is_gone(own_school: Sc
     assert [one["name"] for one in own_school.ask(own_school.teacher, "GET", HOME)] == ["bea"]
 
 
-def test_faults_are_shown_with_file_and_line_and_files_are_read_again(
+def test_the_courses_page_shows_faults_with_line_and_reapplies_files(
     own_school: School, tmp_path: Path
 ) -> None:
     path = tmp_path / "courses" / "essay" / "agents.toml"
@@ -268,7 +296,7 @@ def test_faults_are_shown_with_file_and_line_and_files_are_read_again(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
-def test_the_pages_in_a_browser(browser: Browser, school: School, scripts: bool) -> None:
+def test_the_pages_work_in_a_browser(browser: Browser, school: School, scripts: bool) -> None:
     given = {"extra_http_headers": bearer(school.teacher), "java_script_enabled": scripts}
     with visit(browser, school.server.url, width=390, dark=scripts, **given) as visitor:
         page = visitor.see("/ui/courses")

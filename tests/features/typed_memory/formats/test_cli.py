@@ -8,7 +8,7 @@ from tests.cli.conftest import Shell
 PUPIL = 'title = "Pupil"\n[fields.name]\nrequired = true\n[fields.age]\nkind = "integer"\n'
 
 
-def test_schemas_and_the_blocks_that_name_them_are_checked(shell: Shell) -> None:
+def test_the_schema_command_checks_schemas_and_their_blocks(shell: Shell) -> None:
     folder = shell.data / FOLDER
     folder.mkdir(parents=True)
     (folder / "pupil.toml").write_text(PUPIL)
@@ -49,7 +49,7 @@ def test_schemas_and_the_blocks_that_name_them_are_checked(shell: Shell) -> None
     )
 
 
-def test_a_file_is_checked_before_it_is_in_the_data_folder(shell: Shell) -> None:
+def test_schema_files_outside_the_data_folder_can_be_checked(shell: Shell) -> None:
     good, torn = shell.folder / "good.toml", shell.folder / "torn.toml"
     good.write_text(PUPIL)
     torn.write_text("[fields.name]\nkind = 5\n")

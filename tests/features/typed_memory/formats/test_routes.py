@@ -17,7 +17,9 @@ def ada() -> str:
     return new_id("ada")
 
 
-def test_a_block_is_read_and_written_as_markdown_and_as_toml(http: httpx2.Client, ada: str) -> None:
+def test_a_block_can_be_read_and_written_as_markdown_and_toml(
+    http: httpx2.Client, ada: str
+) -> None:
     put(http, ada, "student", "## Name\n\nAda")
     address = f"/users/{ada}/blocks/student"
 
@@ -38,7 +40,7 @@ def test_a_block_is_read_and_written_as_markdown_and_as_toml(http: httpx2.Client
     assert again["version"] == changed["version"]
 
 
-def test_a_schema_gives_fields_and_the_lines_of_faults(
+def test_a_block_with_a_schema_has_fields_and_faults_with_lines(
     http: httpx2.Client, server: ServerInThread, ada: str
 ) -> None:
     folder = server.settings.data_dir / FOLDER
@@ -70,7 +72,7 @@ def test_a_schema_gives_fields_and_the_lines_of_faults(
     assert get(http, ada, "student")["schema_ref"] == "pupil"
 
 
-def test_an_imported_block_may_name_a_schema_that_only_another_system_has(
+def test_an_imported_block_may_name_an_unknown_schema(
     http: httpx2.Client, server: ServerInThread, ada: str
 ) -> None:
     options = user_memory.PutOptions(schema_ref="elsewhere/pupil@2")
@@ -101,7 +103,7 @@ def test_a_new_block_has_the_defaults_of_its_schema(
     made = ok(http.put(address, json={"schema_ref": "begun", "limit": 800}))
     assert made["body"].split() == ["##", "Name", "##", "Level", "new"]
     assert (made["title"], made["policy"], made["limit"]) == ("Pupil", "guarded", 800)
-    # An existing block keeps what it has, and needs a text.
+    # An existing block keeps its settings, and needs a text.
     refused(http.put(address, json={"schema_ref": "begun"}), 422)
     assert (
         ok(http.put(address, json={"schema_ref": "begun", "body": "## Name\nAda"}))["limit"] == 800
@@ -155,7 +157,7 @@ def test_the_markdown_view_names_the_schema_and_reads_it_back(
     )
 
 
-def test_agents_blocks_and_loose_blocks_begin_with_their_schemas(
+def test_agent_blocks_and_standalone_blocks_start_with_schema_defaults(
     http: httpx2.Client, server: ServerInThread, ada: str
 ) -> None:
     folder = server.settings.data_dir / FOLDER
@@ -189,7 +191,7 @@ def test_agents_blocks_and_loose_blocks_begin_with_their_schemas(
     assert server.rows() == before
 
 
-def test_schemas_are_listed_and_shown(http: httpx2.Client, server: ServerInThread) -> None:
+def test_schemas_can_be_listed_and_shown(http: httpx2.Client, server: ServerInThread) -> None:
     folder = server.settings.data_dir / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / "team.toml").write_text(
@@ -210,9 +212,7 @@ def test_schemas_are_listed_and_shown(http: httpx2.Client, server: ServerInThrea
     (folder / "torn.toml").unlink()
 
 
-def test_each_format_has_an_entity_tag_of_its_own_which_goes_with_the_block(
-    http: httpx2.Client, ada: str
-) -> None:
+def test_each_format_of_a_block_has_its_own_etag(http: httpx2.Client, ada: str) -> None:
     put(http, ada, "student", "One")
     address = f"/users/{ada}/blocks/student"
     tags = {
@@ -230,7 +230,7 @@ def test_each_format_has_an_entity_tag_of_its_own_which_goes_with_the_block(
     refused(http.put(address, json={"body": "Three"}, headers={"if-match": tags["toml"]}), 412)
 
 
-def test_what_cannot_be_read_is_refused_and_makes_nothing(
+def test_unreadable_block_files_are_refused_and_not_stored(
     http: httpx2.Client, server: ServerInThread, ada: str
 ) -> None:
     before = server.rows()

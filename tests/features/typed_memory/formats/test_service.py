@@ -52,7 +52,7 @@ labels = st.sampled_from(
 @example("student", "", STUDENT)
 @example("student", "\n", LOOSE)
 @example("student", "a\r\nb\r\n", None)
-def test_any_text_comes_back_from_both_views_as_it_was(
+def test_any_text_survives_the_markdown_and_toml_views(
     label: str, text: str, schema: BlockSchema | None
 ) -> None:
     for parsed in (
@@ -65,7 +65,9 @@ def test_any_text_comes_back_from_both_views_as_it_was(
 
 
 @given(filled(), st.sampled_from(LAYOUTS))
-def test_fields_come_back_typed_from_both_views(fields: dict[str, FieldValue], layout: str) -> None:
+def test_typed_fields_survive_the_markdown_and_toml_views(
+    fields: dict[str, FieldValue], layout: str
+) -> None:
     text = write_sections(fields, LOOSE, layout)  # type: ignore[arg-type]
     toml = to_toml("student", text, LOOSE)
     assert ("body = " in toml) == (not fields)
@@ -78,7 +80,7 @@ def test_fields_come_back_typed_from_both_views(fields: dict[str, FieldValue], l
 
 
 @given(labels, nasty, schemas)
-def test_a_file_with_other_line_ends_says_the_same(
+def test_files_with_crlf_line_ends_parse_equally(
     label: str, text: str, schema: BlockSchema | None
 ) -> None:
     text = text.replace("\r", "")
@@ -88,7 +90,7 @@ def test_a_file_with_other_line_ends_says_the_same(
     assert from_toml(to_toml(label, text, schema).replace("\n", "\r\n"), schema).text == text
 
 
-def test_a_text_that_does_not_follow_its_schema_says_so_and_is_no_longer_checked() -> None:
+def test_a_text_that_violates_its_schema_is_marked_free_and_not_checked() -> None:
     text = "Alice likes tea.\n## Age\ntwelve"
     markdown, toml = to_markdown("student", text, STUDENT), to_toml("student", text, STUDENT)
     assert markdown == f"---\nblock: student\nschema: student\nformat: free\n---\n{text}\n"
@@ -103,7 +105,7 @@ def test_a_text_that_does_not_follow_its_schema_says_so_and_is_no_longer_checked
         from_toml(toml.replace('format = "free"\n', ""), STUDENT)
 
 
-def test_a_new_block_is_incomplete_until_what_is_required_is_filled_in() -> None:
+def test_a_new_block_is_incomplete_until_required_fields_are_filled() -> None:
     text = starting_text(STUDENT)
     markdown, toml = to_markdown("student", text, STUDENT), to_toml("student", text, STUDENT)
     assert markdown.startswith(
@@ -119,12 +121,12 @@ def test_a_new_block_is_incomplete_until_what_is_required_is_filled_in() -> None
         from_markdown(markdown.replace("format: incomplete\n", ""), STUDENT)
     with pytest.raises(Invalid, match=r'^Line 2: "name" is required and empty. Fill it in.$'):
         from_toml(toml.replace('format = "incomplete"\n', ""), STUDENT)
-    # Incomplete is not free.
+    # Even with the format `incomplete`, a text must follow its schema.
     with pytest.raises(Invalid, match=r'^Line 5: "Age" must be a whole number. Write it as 12.$'):
         from_markdown("---\nformat: incomplete\n---\n## Age\nx", STUDENT)
 
 
-def test_a_text_laid_out_in_another_way_keeps_its_fields_or_stands_as_it_is() -> None:
+def test_other_layouts_are_kept_as_a_layout_name_or_as_raw_text() -> None:
     spaced = "## Name\nAda\n\n## Age\n21"
     assert (
         to_toml("s", spaced, STUDENT) == 'block = "s"\nlayout = "spaced"\nname = "Ada"\nage = 21\n'
@@ -136,7 +138,7 @@ def test_a_text_laid_out_in_another_way_keeps_its_fields_or_stands_as_it_is() ->
     )
 
 
-def test_a_text_that_names_another_schema_is_not_checked_by_this_one() -> None:
+def test_a_text_that_names_another_schema_is_not_checked() -> None:
     parsed = from_markdown("---\nblock: x\nschema: 'other'\n---\n## Age\nx", STUDENT)
     assert parsed == ParsedText("x", "## Age\nx", schema_ref="other")
 
@@ -170,7 +172,7 @@ def test_without_a_schema_a_toml_of_fields_becomes_sections() -> None:
     assert from_toml('x = "a"', BlockSchema("s", "S", (SchemaField("x"),))).text == "## X\na"
 
 
-def test_markdown_needs_no_front_matter_and_its_last_line_break_is_the_files() -> None:
+def test_markdown_needs_no_front_matter_and_drops_the_final_newline() -> None:
     assert from_markdown("## Name\nAda\n", STUDENT) == ParsedText(
         None, "## Name\nAda", {"name": "Ada"}, "complete"
     )
@@ -250,7 +252,7 @@ UNKNOWN: dict[str, list[str]] = {
 }
 
 
-def test_what_is_wrong_is_told_with_its_line_also_where_there_is_no_schema() -> None:
+def test_faults_are_reported_with_their_line_with_or_without_a_schema() -> None:
     for read, schema, table in (
         (from_markdown, STUDENT, MARKDOWN),
         (from_toml, STUDENT, TOML),
@@ -266,7 +268,7 @@ def test_what_is_wrong_is_told_with_its_line_also_where_there_is_no_schema() -> 
                 assert expected.endswith("*") or line == expected, text
 
 
-def test_a_text_goes_both_ways_in_linear_time() -> None:
+def test_both_views_take_linear_time() -> None:
     def go_both_ways(size: int, piece: str, schema: BlockSchema | None) -> None:
         text = repeated(piece, size)
         assert from_markdown(to_markdown("x", text, schema), schema).text == text
@@ -277,7 +279,7 @@ def test_a_text_goes_both_ways_in_linear_time() -> None:
             require_linear(partial(go_both_ways, piece=piece, schema=schema), 1_000, piece)
 
 
-def test_whatever_is_in_a_text_it_is_parsed_in_linear_time() -> None:
+def test_hostile_texts_are_parsed_in_linear_time() -> None:
     pieces = ("#", "#\n", "[", "a.", "---\n", "\r\n", "\0", "[[a]]\n", '"', "## Name\n")
     texts: list[Callable[[int], str]] = [partial(repeated, piece) for piece in pieces]
     texts += [
@@ -296,14 +298,14 @@ def test_whatever_is_in_a_text_it_is_parsed_in_linear_time() -> None:
             require_linear(partial(parse, text=text, schema=schema), 1_000, text(60))
 
 
-def shown(language: str) -> list[str]:
+def page_examples(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_what_the_page_on_formats_shows_is_what_happens() -> None:
-    designed, first, free = shown("toml")
+def test_the_examples_of_the_formats_page_are_correct() -> None:
+    designed, first, free = page_examples("toml")
     schema = parse_schema(designed, "student")
-    markdown, escaped = shown("markdown")
+    markdown, escaped = page_examples("markdown")
     parsed = from_markdown(markdown, schema)
     assert parsed.form == "complete"
     assert to_markdown("student", parsed.text, schema) == markdown
@@ -314,12 +316,12 @@ def test_what_the_page_on_formats_shows_is_what_happens() -> None:
         == "Wrote an essay:\n## My garden\nwith three parts."
     )
     assert to_toml("notes", from_toml(free, None).text, None) == free
-    (wrong,) = shown("text")
+    (wrong,) = page_examples("text")
     with pytest.raises(Invalid) as error:
         from_markdown(markdown.replace("\n21\n", "\ntwenty-one\n"), schema)
     assert f"{error.value}\n" == wrong
 
 
-def test_every_kind_of_field_and_every_key_is_on_the_page_on_formats() -> None:
+def test_the_formats_page_documents_every_field_kind_and_key() -> None:
     words = [*KINDS, *BLOCK_KEYS, *_FIELD_KEYS, *LAYOUTS]
     assert [word for word in words if f"`{word}`" not in PAGE] == []

@@ -94,7 +94,7 @@ def test_blocks_are_written_in_the_bracket_format() -> None:
         assert PersonaBlock.from_memory_string(persona.to_memory_string()) == persona
 
 
-def test_only_so_many_values_are_held_and_written() -> None:
+def test_a_block_keeps_a_limited_number_of_values() -> None:
     human = HumanBlock(preferences=["p4", "p0"])
     for number in range(14):
         human.add_context_note(f"n{number}")
@@ -120,7 +120,7 @@ def test_only_so_many_values_are_held_and_written() -> None:
     ]
 
 
-def test_lines_of_ones_own_are_kept_and_a_forged_one_stays_in_its_value() -> None:
+def test_other_lines_are_kept_and_forged_tags_stay_in_their_value() -> None:
     human = HumanBlock.from_memory_string(
         "Her name is Ada.\n[FACTS] one\n[USER] Ada\n[FACTS] two; three"
     )
@@ -133,7 +133,7 @@ def test_lines_of_ones_own_are_kept_and_a_forged_one_stays_in_its_value() -> Non
     assert HumanBlock.from_memory_string(forged.to_memory_string()) == forged
 
 
-def test_the_last_of_several_lines_for_one_value_counts() -> None:
+def test_the_last_line_of_a_single_value_wins() -> None:
     text = (
         "[USER] Alice | Pupil\n[TASK] one\n[STATE] idle\n[USER] Alice | Student\n[TASK] "
         "two\n[STATE] thinking"
@@ -146,7 +146,7 @@ def test_the_last_of_several_lines_for_one_value_counts() -> None:
     )
 
 
-def test_what_contradicts_itself_or_says_nothing_is_refused() -> None:
+def test_invalid_block_texts_are_refused_with_a_reason() -> None:
     for kind, text, words in (
         (
             HumanBlock,
@@ -161,7 +161,7 @@ def test_what_contradicts_itself_or_says_nothing_is_refused() -> None:
 
 
 @given(HUMANS | PERSONAS, st.integers(150, 400))
-def test_what_is_written_keeps_every_limit_and_is_read_back_as_what_was_kept(
+def test_written_blocks_keep_all_limits_and_parse_back(
     block: HumanBlock | PersonaBlock, limit: int
 ) -> None:
     whole, kept, text = block.cleaned(), block.fitted(limit), block.to_memory_string(limit)
@@ -185,7 +185,7 @@ def test_what_is_written_keeps_every_limit_and_is_read_back_as_what_was_kept(
         )
     ),
 )
-def test_any_text_is_read_as_it_will_be_written_or_refused(text: str, lines: list[str]) -> None:
+def test_any_text_parses_to_a_stable_block_or_is_refused(text: str, lines: list[str]) -> None:
     for kind in (HumanBlock, PersonaBlock):
         for hostile in (text, "\n".join([*lines, text])):
             with suppress(Invalid):
@@ -193,7 +193,7 @@ def test_any_text_is_read_as_it_will_be_written_or_refused(text: str, lines: lis
                 assert kind.from_memory_string(block.to_full_string()) == block
 
 
-def test_notes_go_first_where_a_text_would_be_too_long_and_then_facts_and_preferences() -> None:
+def test_an_oversized_block_drops_notes_then_facts_then_preferences() -> None:
     human = replace(alice(), other_lines=["She waves."])
     length = len(human.to_full_string())
 
@@ -209,7 +209,7 @@ def test_notes_go_first_where_a_text_would_be_too_long_and_then_facts_and_prefer
     assert small.current_task == human.current_task
 
 
-def test_a_value_longer_than_the_block_is_cut_and_too_little_room_is_refused() -> None:
+def test_an_oversized_value_is_cut_and_a_tiny_limit_is_refused() -> None:
     text = HumanBlock(name="Alice", current_task="word; " * 1000).to_memory_string(200)
     assert 190 <= len(text) <= 200
     assert "[USER] Alice\n[TASK] word; word;" in text
@@ -218,7 +218,7 @@ def test_a_value_longer_than_the_block_is_cut_and_too_little_room_is_refused() -
         alice().to_memory_string(20)
 
 
-def test_a_long_hostile_text_is_read_and_written_in_a_moment() -> None:
+def test_a_long_hostile_text_is_written_within_the_limit() -> None:
     text = "\n".join(["[FACTS] " + "\\;" * 50_000, *(f"line {number}" for number in range(20_000))])
 
     assert len(HumanBlock.from_memory_string(text).to_memory_string()) <= 1500

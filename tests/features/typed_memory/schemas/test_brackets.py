@@ -14,13 +14,13 @@ SEPARATORS = st.sampled_from(["|", ",", ";"])
 
 
 @given(st.lists(TEXT, min_size=1), SEPARATORS)
-def test_values_that_are_joined_are_split_as_they_were(values: list[str], separator: str) -> None:
+def test_joined_values_split_back_unchanged(values: list[str], separator: str) -> None:
     cleaned = [brackets.clean(value) for value in values]
 
     assert brackets.split(brackets.join(cleaned, separator), separator) == cleaned
 
 
-def test_only_what_separates_on_its_line_a_line_break_and_a_backslash_are_escaped() -> None:
+def test_only_separators_line_breaks_and_backslashes_are_escaped() -> None:
     for values, separator, text in (
         (["Reads, writes", "a|b"], ";", "Reads, writes; a|b"),
         (["Reads, writes", "a;b"], ",", "Reads\\, writes, a;b"),
@@ -34,7 +34,7 @@ def test_only_what_separates_on_its_line_a_line_break_and_a_backslash_are_escape
 
 
 @pytest.mark.parametrize("value", [None, 5, b"bytes", ["text"]])
-def test_what_is_no_text_is_refused(value: object) -> None:
+def test_values_that_are_not_text_are_refused(value: object) -> None:
     with pytest.raises(Invalid, match=type(value).__name__):
         brackets.clean(value)  # type: ignore[arg-type]
     with pytest.raises(Invalid, match=type(value).__name__):
@@ -50,7 +50,7 @@ def test_what_is_no_text_is_refused(value: object) -> None:
         )
     )
 )
-def test_lines_without_a_tag_are_read_as_they_were_also_where_they_look_like_one(
+def test_untagged_lines_are_kept_even_if_they_look_tagged(
     lines: list[str],
 ) -> None:
     cleaned = brackets.clean_lines(lines)

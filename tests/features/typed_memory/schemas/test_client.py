@@ -35,7 +35,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessClient
         yield opened
 
 
-def test_what_leaves_the_block_is_archived_and_found(client: InProcessClient) -> None:
+def test_evicted_text_is_archived_and_searchable(client: InProcessClient) -> None:
     memory = MemoryManager(client, BaseAgent(client).agent_id, max_chars=400)
     memory.set_task("Learn the names of trees")
     memory.add_context("Talked about the old chestnut in Genoa")
@@ -51,7 +51,7 @@ def test_what_leaves_the_block_is_archived_and_found(client: InProcessClient) ->
     assert listed.text == found
 
 
-def test_what_is_not_there_or_not_known_is_told(client: InProcessClient) -> None:
+def test_missing_objects_and_unknown_settings_are_errors(client: InProcessClient) -> None:
     agent_id = BaseAgent(client).agent_id
     with pytest.raises(NotFound, match="no block"):
         client.agents.blocks.retrieve("notes", agent_id=agent_id)
@@ -61,7 +61,7 @@ def test_what_is_not_there_or_not_known_is_told(client: InProcessClient) -> None
         BaseAgent(client, colour="green")
 
 
-def test_what_an_agent_learns_that_was_made_for_a_user_is_the_users(
+def test_an_agent_made_for_a_user_writes_that_users_memory(
     client: InProcessClient,
 ) -> None:
     own = BaseAgent(client, user_id="ada")
@@ -81,7 +81,7 @@ def test_what_an_agent_learns_that_was_made_for_a_user_is_the_users(
     assert client.agents.blocks.retrieve("human", agent_id=own.agent_id).id == before
 
 
-def test_a_client_that_was_closed_says_so(tmp_path: Path) -> None:
+def test_a_closed_client_raises_an_error(tmp_path: Path) -> None:
     with open_client(tmp_path) as closed:
         pass
     with pytest.raises(Unavailable, match="was closed"):
@@ -119,7 +119,7 @@ def human_of(agent: BaseAgent) -> str:
     return agent.client.agents.blocks.retrieve("human", agent_id=agent.agent_id).value
 
 
-def test_an_agent_is_made_and_learns(official: StrictLetta, agent: BaseAgent) -> None:
+def test_an_agent_can_be_created_and_learn(official: StrictLetta, agent: BaseAgent) -> None:
     made = official.agents.retrieve(agent.agent_id)
     assert {block.label: block.value for block in made.memory.blocks} == {
         "persona": "[IDENTITY] Nina | Tutor\n[STYLE] professional, concise",
@@ -137,9 +137,7 @@ def test_an_agent_is_made_and_learns(official: StrictLetta, agent: BaseAgent) ->
     assert (summary["current_task"], summary["context_notes"]) == ("Essay topics", 1)
 
 
-def test_what_leaves_the_block_is_archived_as_it_was_written(
-    official: StrictLetta, agent: BaseAgent
-) -> None:
+def test_evicted_text_is_archived_unchanged(official: StrictLetta, agent: BaseAgent) -> None:
     for number in range(5):
         agent.memory.add_context(f"Chapter {number} of the essay; 100% done_{number}")
     human = agent.memory.read_human()
@@ -157,9 +155,7 @@ def test_what_leaves_the_block_is_archived_as_it_was_written(
     assert found[0].split("\n")[1:3] == ["Task: Essay", "Context:"]
 
 
-def test_two_managers_that_write_at_once_lose_nothing(
-    official: StrictLetta, agent: BaseAgent
-) -> None:
+def test_two_concurrent_managers_lose_nothing(official: StrictLetta, agent: BaseAgent) -> None:
     first, second = (Interleaved(official, agent.agent_id) for _ in range(2))
     first.between = lambda: second.learn_fact("Drinks tea")
     first.learn_fact("Plays the cello")
@@ -186,7 +182,7 @@ def test_two_managers_in_one_process_lose_nothing(client: InProcessClient) -> No
     assert "[FACTS] Drinks tea; Plays the cello" in human_of(made)
 
 
-def test_many_managers_at_once_lose_nothing(official: StrictLetta, agent: BaseAgent) -> None:
+def test_many_concurrent_managers_lose_nothing(official: StrictLetta, agent: BaseAgent) -> None:
     def learn(number: int) -> None:
         MemoryManager(official, agent.agent_id).add_context(f"Note {number}")
 
@@ -198,9 +194,7 @@ def test_many_managers_at_once_lose_nothing(official: StrictLetta, agent: BaseAg
     ] == []
 
 
-def test_a_missing_block_and_one_that_is_too_small_are_clear_errors(
-    official: StrictLetta, agent: BaseAgent
-) -> None:
+def test_missing_and_too_small_blocks_are_errors(official: StrictLetta, agent: BaseAgent) -> None:
     other = official.agents.create(
         name="bare", model=MODEL, memory_blocks=[{"label": "notes", "value": ""}]
     )

@@ -39,7 +39,7 @@ def manager_of(
     return MemoryManager(client, "agent-1", max_chars, strategy, now=clock or Clock())
 
 
-def test_what_is_told_stands_in_the_block_once() -> None:
+def test_each_value_is_written_to_the_block_once() -> None:
     client = FakeLetta(ALICE)
     manager = manager_of(client)
     for tell, text in (
@@ -67,7 +67,7 @@ def test_what_is_told_stands_in_the_block_once() -> None:
     assert client.archive == []
 
 
-def test_a_task_that_is_done_or_replaced_goes_to_the_archive_with_its_notes() -> None:
+def test_a_completed_or_replaced_task_is_archived_with_its_notes() -> None:
     client, clock = FakeLetta(ALICE), Clock()
     manager = manager_of(client, clock=clock)
     clock.now = MORNING.astimezone(timezone(timedelta(hours=9)))
@@ -90,7 +90,7 @@ def test_a_task_that_is_done_or_replaced_goes_to_the_archive_with_its_notes() ->
     assert client.human == f"{ALICE}\n[STATE] idle\n[CONTEXT] Begin"
 
 
-def test_a_block_that_is_too_full_is_archived_whole_and_keeps_the_newest() -> None:
+def test_an_overfull_block_is_archived_whole_and_keeps_the_newest() -> None:
     client = FakeLetta(ALICE)
     manager = manager_of(client)
     manager.set_task("Essay")
@@ -109,7 +109,7 @@ def test_a_block_that_is_too_full_is_archived_whole_and_keeps_the_newest() -> No
     assert human.facts == ["x" * 700]
 
 
-def test_the_strategy_decides_how_full_is_too_full() -> None:
+def test_the_strategy_sets_the_threshold_of_rotation() -> None:
     text = f"{ALICE}\n[FACTS] {'x' * 300}\n[CONTEXT] {'y' * 300}; "
     for strategy, lowest in (
         (AggressiveRotation, 0.75),
@@ -123,7 +123,7 @@ def test_the_strategy_decides_how_full_is_too_full() -> None:
             assert "[PREFS] Short" in client.human
 
 
-def test_a_text_that_cannot_be_read_is_left_alone_or_archived_before_it_is_replaced() -> None:
+def test_an_unreadable_block_is_archived_before_it_is_replaced() -> None:
     client = FakeLetta("[TASK] one\n[STATE] dancing")
     manager = manager_of(client)
     with pytest.raises(Invalid, match="no session state 'dancing'"):
@@ -136,14 +136,14 @@ def test_a_text_that_cannot_be_read_is_left_alone_or_archived_before_it_is_repla
     assert client.human == "[USER] Alice\n[STATE] idle"
 
 
-def test_a_line_that_a_later_one_replaces_is_archived_before_it_goes() -> None:
+def test_a_superseded_line_is_archived_before_it_is_removed() -> None:
     client = FakeLetta(f"{ALICE}\n[TASK] one\n[TASK] two")
     manager_of(client).learn_fact("Drinks tea")
     assert client.human == f"{ALICE}\n[TASK] two\n[STATE] idle\n[FACTS] Drinks tea"
     assert client.archive == [f"[ARCHIVED 2025-12-31T10:00:00]\n{ALICE}\n[TASK] one\n[TASK] two"]
 
 
-def test_a_change_beside_others_that_never_rest_ends_with_a_clear_error() -> None:
+def test_a_change_that_always_conflicts_ends_with_an_error() -> None:
     client = FakeLetta(ALICE)
     blocks = client.agents.blocks
     tries: list[str] = []
@@ -161,7 +161,7 @@ def test_a_change_beside_others_that_never_rest_ends_with_a_clear_error() -> Non
     assert tries == [f'"{number}"' for number in range(20)]
 
 
-def test_a_task_so_long_that_the_block_is_always_full_is_not_archived_with_every_change() -> None:
+def test_a_block_filled_by_a_long_task_is_not_archived_repeatedly() -> None:
     client = FakeLetta(ALICE)
     manager = manager_of(client)
     manager.set_task("x" * 1350)
@@ -176,7 +176,7 @@ def test_a_task_so_long_that_the_block_is_always_full_is_not_archived_with_every
 @pytest.mark.parametrize(
     ("later", "archived"), [(timedelta(minutes=9), 1), (timedelta(minutes=11), 2)]
 )
-def test_a_process_that_is_killed_between_archive_and_block_loses_nothing_and_its_repeat_doubles_nothing(
+def test_a_kill_between_archive_and_block_loses_and_doubles_nothing(
     later: timedelta, archived: int
 ) -> None:
     """An equal passage within ten minutes counts as the same; later it could be a new one."""
@@ -196,7 +196,7 @@ def test_a_process_that_is_killed_between_archive_and_block_loses_nothing_and_it
     assert (client.human, len(client.archive)) == (f"{ALICE}\n[STATE] idle", archived)
 
 
-def test_the_summary_says_how_full_memory_is_and_what_is_in_it() -> None:
+def test_the_summary_shows_usage_and_contents_of_memory() -> None:
     human = (
         f"{ALICE}\n[TASK] Essay\n[STATE] waiting_input\n[PREFS] a; b\n[FACTS] c\n[CONTEXT] d; e; f"
     )
@@ -223,7 +223,9 @@ def test_an_agent_without_a_persona_works() -> None:
         manager_of(client).search_archival("essay", limit=0)
 
 
-def test_what_is_wrong_is_found_before_there_is_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_settings_are_refused_before_an_agent_is_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     client = FakeLetta()
     with pytest.raises(Invalid, match="at least 150"):
         BaseAgent(client, max_chars=149)
@@ -262,7 +264,7 @@ def test_two_threads_with_one_manager_lose_nothing() -> None:
     st.sampled_from([AggressiveRotation, PreservativeRotation, AdaptiveRotation]),
     st.integers(1, 70),
 )
-def test_whatever_happens_every_word_is_in_the_block_or_in_the_archive(
+def test_every_word_is_kept_in_the_block_or_the_archive(
     acts: list[str], max_chars: int, strategy: type[AdaptiveRotation], length: int
 ) -> None:
     client = FakeLetta(ALICE)

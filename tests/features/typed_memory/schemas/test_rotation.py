@@ -21,13 +21,13 @@ TEXT = (
 )
 
 
-def used(share: float) -> ContextMetrics:
+def metrics_with_usage(share: float) -> ContextMetrics:
     return ContextMetrics(
         persona_chars=0, human_chars=round(1000 * share), persona_max=1000, human_max=1000
     )
 
 
-def test_usage_is_a_share_of_each_limit_and_of_both() -> None:
+def test_usage_is_a_share_of_each_limit_and_of_the_total() -> None:
     metrics = ContextMetrics(persona_chars=300, human_chars=900, persona_max=1500, human_max=1000)
 
     assert (metrics.persona_usage, metrics.human_usage, metrics.total_usage) == (0.2, 0.9, 0.48)
@@ -40,7 +40,7 @@ def test_usage_is_a_share_of_each_limit_and_of_both() -> None:
     st.one_of(st.text(), st.lists(st.text() | st.just("[TASK] x")).map("\n".join)),
     st.integers(0, 200),
 )
-def test_a_compressed_text_is_never_longer_than_asked_for(
+def test_a_compressed_text_never_exceeds_the_target(
     kind: type[RotationStrategy], text: str, target: int
 ) -> None:
     compressed = kind().compress(text, target)
@@ -50,9 +50,7 @@ def test_a_compressed_text_is_never_longer_than_asked_for(
         assert compressed == text
 
 
-def test_a_threshold_rises_for_a_rotated_block_that_is_half_empty_and_falls_for_one_that_is_always_full() -> (
-    None
-):
+def test_the_adaptive_threshold_rises_for_empty_and_falls_for_full_blocks() -> None:
     half_empty = [0.97, *[0.1] * 9]
     for shares, threshold in (
         (half_empty * 3, 0.95),
@@ -62,11 +60,11 @@ def test_a_threshold_rises_for_a_rotated_block_that_is_half_empty_and_falls_for_
     ):
         strategy = AdaptiveRotation()
         for share in shares:
-            strategy.should_rotate(used(share))
+            strategy.should_rotate(metrics_with_usage(share))
         assert (strategy.threshold, strategy.base_threshold) == (threshold, 0.8)
 
 
-def test_a_strategy_keeps_what_matters_most_to_it() -> None:
+def test_each_strategy_compresses_to_its_most_important_parts() -> None:
     for kind, text, target, kept in (
         (AggressiveRotation, "0123456789", 7, "...6789"),
         (AggressiveRotation, "0123456789", 3, "789"),
@@ -94,7 +92,7 @@ def test_a_strategy_keeps_what_matters_most_to_it() -> None:
         AdaptiveRotation().compress("text", -1)
 
 
-def test_defaults_come_from_the_environment_and_what_cannot_be_is_refused(
+def test_defaults_come_from_the_environment_and_invalid_values_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in (MAX_CHARS, THRESHOLD):
@@ -105,7 +103,7 @@ def test_defaults_come_from_the_environment_and_what_cannot_be_is_refused(
     strategy = AdaptiveRotation()
     assert (default_max_chars(), strategy.threshold) == (900, 0.55)
     for _ in range(40):
-        strategy.should_rotate(used(1.0))
+        strategy.should_rotate(metrics_with_usage(1.0))
     assert strategy.threshold == 0.55  # The configured threshold is beyond the limit.
     wrong = [(MAX_CHARS, default_max_chars, value) for value in ("many", "12.5", "-5", "149")]
     wrong += [

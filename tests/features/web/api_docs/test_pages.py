@@ -22,7 +22,7 @@ SCHEMAS = {
 }
 
 
-def test_a_schema_is_shown_as_what_is_sent_and_one_that_holds_itself_ends() -> None:
+def test_schemas_are_shown_as_example_bodies_and_recursion_ends() -> None:
     shown = shape_of({"$ref": "#/components/schemas/Node"}, SCHEMAS)
     assert shown == {
         "name": "string",
@@ -42,7 +42,7 @@ def test_a_schema_is_shown_as_what_is_sent_and_one_that_holds_itself_ends() -> N
     assert shape_of({}, SCHEMAS) == "any"
 
 
-def test_every_operation_has_its_place(server: ServerInThread) -> None:
+def test_every_operation_is_documented(server: ServerInThread) -> None:
     with server.http() as http:
         document = http.get("/openapi.json").json()
         index = http.get("/docs")
@@ -61,7 +61,7 @@ def test_every_operation_has_its_place(server: ServerInThread) -> None:
 
 
 @pytest.mark.soak
-def test_a_browser_that_reaches_nothing_else_shows_it(
+def test_the_api_docs_work_in_a_browser_without_other_hosts(
     browser: Browser, server: ServerInThread
 ) -> None:
     with visit(browser, server.url) as visitor:

@@ -9,7 +9,7 @@ from tests.seams.server import ServerInThread
 LINK = re.compile(r'(?:href|src)="([^"]*)"')
 
 
-def test_every_page_is_shown_and_its_links_and_anchors_lead_somewhere(
+def test_every_help_page_is_served_and_its_links_work(
     server: ServerInThread,
 ) -> None:
     with server.http() as http:
@@ -39,7 +39,7 @@ def leads_somewhere(link: str, pages: dict[str, str]) -> bool:
     return path in pages and (not fragment or f'id="{fragment}"' in pages[path])
 
 
-def test_the_index_and_a_pages_last_name_are_enough(server: ServerInThread) -> None:
+def test_help_pages_are_found_by_index_and_short_name(server: ServerInThread) -> None:
     with server.http() as http:
         index = http.get("/help").text
         assert "<h1" in index
@@ -47,7 +47,7 @@ def test_the_index_and_a_pages_last_name_are_enough(server: ServerInThread) -> N
         assert http.get("/help/memory").text == http.get("/help/people/memory").text
 
 
-def test_what_is_no_page_is_not_found(server: ServerInThread) -> None:
+def test_unknown_help_pages_and_images_are_not_found(server: ServerInThread) -> None:
     with server.http() as http:
         for name in ("nothing", "people", "..%2f..%2fREADME", "people/memory.md", "%00", "a" * 500):
             assert http.get(f"/help/{name}").status_code == 404, name

@@ -37,7 +37,7 @@ def say(browser: TestClient, agent: str, *texts: str) -> None:
         assert browser.post(f"/v1/agents/{agent}/messages", json=body).status_code == 200
 
 
-def test_agents_are_made_found_by_name_and_tag_and_paged(browser: TestClient, agent: str) -> None:
+def test_agents_can_be_created_filtered_and_paged(browser: TestClient, agent: str) -> None:
     made = browser.post(
         "/ui/agents", data={"name": "Otto", "model": "ricordo/librarian", "persona": "I am <calm>."}
     )
@@ -59,7 +59,7 @@ def test_agents_are_made_found_by_name_and_tag_and_paged(browser: TestClient, ag
     assert browser.get(older.replace("&amp;", "&")).text.count("<tr data-item>") == 2
 
 
-def test_settings_change_what_the_form_has(browser: TestClient, agent: str) -> None:
+def test_the_settings_form_changes_only_its_fields(browser: TestClient, agent: str) -> None:
     before = browser.get(f"/v1/agents/{agent}").json()
     form = {"name": "Nina 2", "description": HOSTILE, "tags": "a, b ,", "daily_tokens": "5000"}
     assert browser.post(f"/ui/agents/{agent}/settings", data=form).status_code == 303
@@ -81,7 +81,9 @@ def test_settings_change_what_the_form_has(browser: TestClient, agent: str) -> N
     )
 
 
-def test_tools_are_given_taken_and_asked_for(browser: TestClient, agent: str) -> None:
+def test_tools_can_be_attached_detached_and_set_to_need_approval(
+    browser: TestClient, agent: str
+) -> None:
     tool = next(
         one
         for one in browser.get(f"/v1/agents/{agent}").json()["tools"]
@@ -104,7 +106,7 @@ def test_tools_are_given_taken_and_asked_for(browser: TestClient, agent: str) ->
     ]
 
 
-def test_an_agent_is_emptied_and_deleted(browser: TestClient, agent: str) -> None:
+def test_an_agent_can_be_reset_and_deleted(browser: TestClient, agent: str) -> None:
     say(browser, agent, "I live in Turin.")
     browser.post(f"/ui/agents/{agent}/reset")
     assert [one["message_type"] for one in browser.get(f"/v1/agents/{agent}/messages").json()] == [
@@ -115,7 +117,7 @@ def test_an_agent_is_emptied_and_deleted(browser: TestClient, agent: str) -> Non
     assert browser.get(f"/ui/agents/{agent}/settings").status_code == 404
 
 
-def test_the_context_window_is_counted_by_section(browser: TestClient, agent: str) -> None:
+def test_the_context_page_counts_tokens_by_section(browser: TestClient, agent: str) -> None:
     say(
         browser,
         agent,
@@ -136,7 +138,9 @@ def test_the_context_window_is_counted_by_section(browser: TestClient, agent: st
     )
 
 
-def test_what_an_agents_model_was_learned_to_need_is_said(browser: TestClient, agent: str) -> None:
+def test_the_context_page_shows_what_the_model_was_found_to_need(
+    browser: TestClient, agent: str
+) -> None:
     assert "What its model needs" not in browser.get(f"/ui/agents/{agent}/context").text
     info = ModelInfo("local/strict", "local", "strict", "openai", endpoint="http://127.0.0.1:9/v1")
     model = OpenAICompatibleModel(info, Connections(1), CallPolicy())
@@ -151,7 +155,7 @@ def test_what_an_agents_model_was_learned_to_need_is_said(browser: TestClient, a
     assert "cuts longer prompts off at about 2,050 tokens" in page
 
 
-def test_the_prompt_of_a_step_is_shown_where_it_was_kept(tmp_path: Path) -> None:
+def test_the_context_page_shows_a_steps_prompt_from_its_trace(tmp_path: Path) -> None:
     with visitor(tmp_path, traces="all") as browser:
         agent = browser.post("/v1/agents/", json={"memory_blocks": []}).json()["id"]
         say(browser, agent, "I live in <Turin>.")
@@ -161,7 +165,9 @@ def test_the_prompt_of_a_step_is_shown_where_it_was_kept(tmp_path: Path) -> None
         assert "I live in &lt;Turin&gt;." in page.split("The prompt now")[0]
 
 
-def test_the_archive_is_searched_changed_and_emptied(browser: TestClient, agent: str) -> None:
+def test_the_archive_page_can_search_change_and_empty_the_archive(
+    browser: TestClient, agent: str
+) -> None:
     home = f"/ui/agents/{agent}/archive"
     assert "The archive is empty" in browser.get(home).text
     browser.post(home, data={"text": "Ada has a dog named <Otto>.", "tags": "pets, ada"})
@@ -183,7 +189,7 @@ def test_the_archive_is_searched_changed_and_emptied(browser: TestClient, agent:
     assert "The archive is empty" in browser.get(home).text
 
 
-def test_one_search_finds_messages_passages_and_blocks_and_marks_the_words(
+def test_the_search_page_finds_messages_passages_and_blocks(
     browser: TestClient, agent: str
 ) -> None:
     say(browser, agent, "I play chess <on> Sundays.", "It rains today.", "I have two bicycles.")
@@ -199,7 +205,7 @@ def test_one_search_finds_messages_passages_and_blocks_and_marks_the_words(
     ):
         assert words in page
     page = browser.get("/ui/search", params={"q": "chess", "kind": "messages"}).text
-    assert "bicycles" not in page, "what is found for the turns around it alone is left out"
+    assert "bicycles" not in page, "neighbouring messages without a match must be left out"
     assert "<h2>Memory</h2>" not in page
     assert (
         "Nothing matches"
@@ -231,7 +237,7 @@ def test_the_search_page_shows_the_part_of_a_long_text_that_matches(
         assert all("named here alone" not in text for text in parts), kind
 
 
-def test_with_very_many_agents_the_search_looks_at_those_used_last_and_says_so(
+def test_the_search_page_limits_itself_to_the_latest_agents(
     browser: TestClient, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = str(browser.post("/v1/agents/", json={"name": "Otto"}).json()["id"])
@@ -247,7 +253,7 @@ def test_with_very_many_agents_the_search_looks_at_those_used_last_and_says_so(
     assert browser.get("/ui/search", params={"q": "zebra", "user": "nobody"}).status_code == 404
 
 
-def test_secrets_and_passages_changed_at_once_are_each_stored_once(tmp_path: Path) -> None:
+def test_simultaneous_changes_of_secrets_and_passages_are_stored_once(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http, ThreadPoolExecutor(6) as pool:
         agent = http.post("/v1/agents/", json={"memory_blocks": []}).json()["id"]
         home = f"/ui/agents/{agent}"

@@ -265,7 +265,7 @@ class Markup(HTMLParser):
             self.faults.append((tag, attrs))
 
 
-def test_no_page_holds_a_hostile_text_as_markup(place: Place) -> None:
+def test_every_page_escapes_hostile_text(place: Place) -> None:
     place.set_human("Ada likes tea.\nAda plays chess.")
     place.propose("tea", "coffee")
     shown = 0
@@ -291,7 +291,7 @@ def test_no_page_holds_a_hostile_text_as_markup(place: Place) -> None:
         pytest.param(SIZES[1:], id="narrow and dark", marks=pytest.mark.soak),
     ],
 )
-def test_every_page_is_sound(
+def test_every_page_loads_without_errors_or_outside_requests(
     browser: Browser, place: Place, sizes: Sequence[tuple[int, bool]]
 ) -> None:
     """Check for errors, outside requests, axe-core's serious findings, width, and scripts."""
@@ -310,8 +310,10 @@ def require_sound(
     assert {path: found for path, found in faults.items() if found} == {}
 
 
-def test_the_pages_that_are_seen_most_are_sound(browser: Browser, place: Place) -> None:
-    """Like `test_every_page_is_sound`, for one page of each layout.
+def test_the_main_layouts_load_without_errors_or_outside_requests(
+    browser: Browser, place: Place
+) -> None:
+    """Like `test_every_page_loads_without_errors_or_outside_requests`, for one page of each layout.
 
     These are a list, a chat, a text, a comparison and a form.
     """
@@ -320,7 +322,7 @@ def test_the_pages_that_are_seen_most_are_sound(browser: Browser, place: Place) 
     require_sound(browser, place, (*paths, f"/ui/runs/{place.run}", f"{agent}/settings"), SIZES)
 
 
-def test_a_proposal_is_approved_edited_and_rejected_by_the_keyboard(
+def test_proposals_can_be_approved_edited_and_rejected_by_keyboard(
     visitor: Visitor, place: Place
 ) -> None:
     place.set_human("Ada likes tea.\nAda plays chess.")
@@ -350,9 +352,7 @@ def test_a_proposal_is_approved_edited_and_rejected_by_the_keyboard(
     assert [one["note"] for one in decided if one["id"] == rejected] == ["I do not."]
 
 
-def test_a_line_is_edited_traced_and_forgotten_where_it_stands(
-    visitor: Visitor, place: Place
-) -> None:
+def test_a_line_can_be_edited_traced_and_forgotten_in_place(visitor: Visitor, place: Place) -> None:
     place.set_human("Ada likes tea.\nAda plays chess.")
     page = visitor.see(f"/ui/people/{place.ada}")
     line = page.locator(".line").filter(has_text="Ada plays chess.")
@@ -375,7 +375,7 @@ def test_a_line_is_edited_traced_and_forgotten_where_it_stands(
     expect(page.locator(".line").filter(has_text="Ada plays chess.")).to_be_visible()
 
 
-def test_a_thing_that_an_agent_was_asked_to_forget_is_listed_chosen_and_gone(
+def test_a_forget_request_of_an_agent_can_be_reviewed_and_confirmed(
     visitor: Visitor, place: Place
 ) -> None:
     said = "I work as a lighthouse keeper"
@@ -400,7 +400,7 @@ def test_a_thing_that_an_agent_was_asked_to_forget_is_listed_chosen_and_gone(
     choice = page.locator("form").filter(has=page.get_by_role("button", name="Remove the chosen"))
     expect(choice.get_by_text(f"{said}.")).not_to_have_count(0)
     assert visitor.faults() == []
-    # The same in other words is offered too.
+    # A paraphrase is offered too.
     other = choice.locator("label").filter(has_text="keeps a lighthouse lit").locator("input")
     expect(other).not_to_be_checked()
     other.check()
@@ -422,9 +422,7 @@ def test_a_thing_that_an_agent_was_asked_to_forget_is_listed_chosen_and_gone(
     expect(page.locator("#forget .card").filter(has_text="forgotten:")).to_have_count(0)
 
 
-def test_on_a_narrow_screen_suggestions_stand_right_below_the_text(
-    visitor: Visitor, place: Place
-) -> None:
+def test_suggestions_stand_below_the_text_on_narrow_screens(visitor: Visitor, place: Place) -> None:
     place.set_human("Ada likes tea.\nAda plays chess.")
     place.propose("plays chess", "plays the cello")
     page = visitor.see(f"/ui/people/{place.ada}")
@@ -445,7 +443,7 @@ def test_on_a_narrow_screen_suggestions_stand_right_below_the_text(
     place.ask("POST", "/users/ada/diffs/reject", {"all": True})
 
 
-def test_the_name_above_a_chat_stays_in_one_line_on_a_phone(visitor: Visitor, place: Place) -> None:
+def test_the_chat_title_stays_on_one_line_on_a_phone(visitor: Visitor, place: Place) -> None:
     agent = place.talker("Unknown.")
     visitor.page.set_viewport_size({"width": 390, "height": 844})
     page = visitor.see(f"/ui/agents/{agent}/chat")
@@ -457,7 +455,7 @@ def test_the_name_above_a_chat_stays_in_one_line_on_a_phone(visitor: Visitor, pl
     assert not visitor.is_wider_than_the_screen()
 
 
-def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:
+def test_pages_can_be_reached_by_keyboard(visitor: Visitor) -> None:
     page = visitor.see("/")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
@@ -477,7 +475,7 @@ def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:
     expect(page.locator("mark").first).to_have_text("chess")
 
 
-def test_what_deletes_asks_first(visitor: Visitor, place: Place) -> None:
+def test_deleting_asks_for_confirmation(visitor: Visitor, place: Place) -> None:
     other = place.ask(
         "POST", "/v1/agents/", {"name": "Gone", "model": "scripted/model", "memory_blocks": []}
     )["id"]
@@ -494,7 +492,7 @@ def test_what_deletes_asks_first(visitor: Visitor, place: Place) -> None:
     assert place.http.get(f"/v1/agents/{other}").status_code == 404
 
 
-def test_memory_is_edited_and_that_is_undone(visitor: Visitor, place: Place) -> None:
+def test_an_edit_of_memory_can_be_undone(visitor: Visitor, place: Place) -> None:
     place.set_human("Ada likes tea.")
     page = visitor.see(f"/ui/people/{place.ada}/blocks/human")
     page.get_by_role("link", name="Edit", exact=True).click()
@@ -525,7 +523,7 @@ def test_reading_and_approving_work_without_scripts(browser: Browser, place: Pla
         assert place.human() == "Ada likes milk."
 
 
-def test_from_an_empty_server_to_a_remembered_answer(browser: Browser, tmp_path: Path) -> None:
+def test_a_first_message_on_an_empty_server_is_remembered(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http, visit(browser, server.url) as visitor:
         page = visitor.see("/")
         page.get_by_label("Your first message makes an agent that remembers it").fill(
@@ -537,7 +535,7 @@ def test_from_an_empty_server_to_a_remembered_answer(browser: Browser, tmp_path:
         assert "My name is Ada." in http.get(f"/users/{user}/blocks/human").json()["body"]
 
 
-def test_an_answer_streams_in_and_the_memory_beside_it_shows_what_changed(
+def test_an_answer_streams_in_and_the_memory_panel_shows_changes(
     visitor: Visitor, place: Place
 ) -> None:
     agent = place.talker("Unknown.")
@@ -556,7 +554,7 @@ def test_an_answer_streams_in_and_the_memory_beside_it_shows_what_changed(
 
 
 @pytest.mark.parametrize("size", [(1440, 900), (1024, 768), (390, 844)])
-def test_the_chat_follows_the_conversation_and_the_reader(
+def test_the_chat_scrolls_to_new_messages_unless_the_reader_scrolled_up(
     browser: Browser, place: Place, size: tuple[int, int], request: pytest.FixtureRequest
 ) -> None:
     agent = place.talker("Unknown.")
@@ -600,9 +598,7 @@ def test_the_chat_follows_the_conversation_and_the_reader(
         visitor.require_quiet()
 
 
-def test_an_answer_is_given_again_and_both_stand_side_by_side(
-    visitor: Visitor, place: Place
-) -> None:
+def test_a_regenerated_answer_is_shown_beside_the_first(visitor: Visitor, place: Place) -> None:
     agent = place.talker("Unknown.")
     page = visitor.see(f"/ui/agents/{agent}/chat")
     for question in ("What is red?", "What is tea?"):
@@ -628,7 +624,7 @@ def test_an_answer_is_given_again_and_both_stand_side_by_side(
     expect(page.locator("#transcript .message.agent").last).to_contain_text("Second: a drink.")
 
 
-def test_a_line_of_memory_is_changed_beside_the_chat(visitor: Visitor, place: Place) -> None:
+def test_a_line_of_memory_can_be_changed_beside_the_chat(visitor: Visitor, place: Place) -> None:
     agent = place.talker("Keeps bees.\nPlays chess.")
     page = visitor.see(f"/ui/agents/{agent}/chat")
     line = page.locator("#memory [data-line]", has_text="Keeps bees.")
@@ -641,7 +637,7 @@ def test_a_line_of_memory_is_changed_beside_the_chat(visitor: Visitor, place: Pl
     assert block["value"] == "Keeps hens.\nPlays chess."
 
 
-def test_a_running_turn_is_stopped_and_one_that_runs_is_followed_after_a_reload(
+def test_a_running_turn_can_be_stopped_and_followed_after_a_reload(
     visitor: Visitor, place: Place, request: pytest.FixtureRequest
 ) -> None:
     agent = place.talker("Unknown.")
@@ -672,7 +668,7 @@ def test_a_running_turn_is_stopped_and_one_that_runs_is_followed_after_a_reload(
     go.set()
 
 
-def test_a_group_is_made_and_talked_with_by_the_keyboard(visitor: Visitor, place: Place) -> None:
+def test_a_group_can_be_created_and_messaged_by_keyboard(visitor: Visitor, place: Place) -> None:
     for name in ("Rosa", "Otto"):
         place.ask(
             "POST", "/v1/agents/", {"name": name, "model": "scripted/model", "memory_blocks": []}
@@ -713,7 +709,7 @@ def test_a_call_waits_for_approval_in_the_chat(visitor: Visitor, place: Place) -
     expect(page.locator("#memory")).to_contain_text("Likes tea.")
 
 
-def test_files_are_sent_with_a_message_or_refused(
+def test_files_can_be_sent_with_a_message_and_large_ones_are_refused(
     visitor: Visitor, place: Place, tmp_path: Path
 ) -> None:
     agent = place.talker("Unknown.")
@@ -735,7 +731,7 @@ def test_files_are_sent_with_a_message_or_refused(
     assert [part["type"] for part in said] == ["text", "image"]
 
 
-def test_what_cannot_be_sent_stays_in_the_box(visitor: Visitor, place: Place) -> None:
+def test_a_message_that_cannot_be_sent_stays_in_the_box(visitor: Visitor, place: Place) -> None:
     agent = place.talker("Unknown.")
     page = visitor.see(f"/ui/agents/{agent}/chat")
     place.ask("DELETE", f"/v1/agents/{agent}")

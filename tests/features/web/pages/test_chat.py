@@ -68,7 +68,7 @@ def talk(tmp_path: Path, lines: list[Any]) -> Iterator[Talk]:
         yield Talk(http, model)
 
 
-def test_what_is_said_is_answered_and_shown_as_text(talk: Talk, lines: list[Any]) -> None:
+def test_messages_are_answered_and_hostile_text_is_escaped(talk: Talk, lines: list[Any]) -> None:
     lines.append(f"**Bold** {HOSTILE}")
     answer = talk.say(HOSTILE)
     assert answer.status_code == 303
@@ -81,7 +81,7 @@ def test_what_is_said_is_answered_and_shown_as_text(talk: Talk, lines: list[Any]
     assert "Why this answer?" in page
 
 
-def test_memory_beside_a_chat_reads_as_text() -> None:
+def test_the_memory_panel_shows_lines_as_text() -> None:
     lines = panel_lines("## Likes\n- 2026-11-27: tea\n#tag\n\nPlain.")
     assert [(line.text, line.day, line.is_heading) for line in lines] == [
         ("Likes", "", True),
@@ -92,16 +92,14 @@ def test_memory_beside_a_chat_reads_as_text() -> None:
     ]
 
 
-def test_the_same_form_sent_twice_is_said_once(talk: Talk) -> None:
+def test_a_form_sent_twice_creates_one_message(talk: Talk) -> None:
     otid = talk.page().split('name="otid" value="')[1].split('"')[0]
     for _ in range(2):
         assert talk.say("Hello.", otid=otid).status_code == 303
     assert [one["message_type"] for one in talk.messages()].count("user_message") == 1
 
 
-def test_tool_calls_are_folded_and_what_was_remembered_is_named(
-    talk: Talk, lines: list[Any]
-) -> None:
+def test_tool_calls_are_folded_and_memory_changes_are_named(talk: Talk, lines: list[Any]) -> None:
     lines += [
         call("memory_replace", label="human", old_string="Unknown.", new_string="Likes tea."),
         "Noted.",
@@ -114,7 +112,7 @@ def test_tool_calls_are_folded_and_what_was_remembered_is_named(
     assert "Likes tea." in page.split("Memory here")[1]
 
 
-def test_a_proposal_of_a_turn_is_decided_on_below_its_answer(talk: Talk, lines: list[Any]) -> None:
+def test_a_proposal_of_a_turn_can_be_decided_below_its_answer(talk: Talk, lines: list[Any]) -> None:
     talk.http.put("/users/ada/blocks/human", json={"body": "Ada likes tea.", "policy": "propose"})
     begun = talk.http.post(f"{talk.home}/new", data={"user": "ada"})
     conversation = begun.headers["location"].split("conversation=")[1]
@@ -135,7 +133,7 @@ def test_a_proposal_of_a_turn_is_decided_on_below_its_answer(talk: Talk, lines: 
     assert "Ada likes coffee." in page.split("Memory here")[1]
 
 
-def test_what_was_remembered_of_a_user_is_taken_back(talk: Talk, lines: list[Any]) -> None:
+def test_a_memory_change_of_a_user_can_be_undone(talk: Talk, lines: list[Any]) -> None:
     talk.http.put("/users/ada/blocks/human", json={"body": "Ada likes tea.", "policy": "direct"})
     begun = talk.http.post(f"{talk.home}/new", data={"user": "ada"})
     conversation = begun.headers["location"].split("conversation=")[1]
@@ -154,7 +152,7 @@ def test_what_was_remembered_of_a_user_is_taken_back(talk: Talk, lines: list[Any
     assert talk.http.get("/users/ada/blocks/human").json()["body"] == "Ada likes tea."
 
 
-def test_only_ids_of_forms_and_queries_get_into_paths_of_the_api(talk: Talk) -> None:
+def test_invalid_ids_in_forms_and_queries_never_reach_api_paths(talk: Talk) -> None:
     """Any other text gets the response of an unknown id, and no other route is called for it."""
     conversation = talk.http.get(f"/v1/conversations/default?agent_id={talk.agent}").json()["id"]
     user = new_id("user")
@@ -191,7 +189,7 @@ def _sent(method: str, fields: dict[str, str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("decision", "value"), [("approve", "Likes tea."), ("deny", "Unknown.")])
-def test_a_call_that_waits_is_approved_or_denied(
+def test_a_waiting_call_can_be_approved_or_denied(
     talk: Talk, lines: list[Any], decision: str, value: str
 ) -> None:
     path = f"/v1/agents/{talk.agent}/tools/approval/memory_replace"
@@ -215,7 +213,7 @@ def test_a_call_that_waits_is_approved_or_denied(
     assert ("approved" if decision == "approve" else "denied") in page
 
 
-def test_a_failed_turn_says_why_and_loses_nothing(talk: Talk, lines: list[Any]) -> None:
+def test_a_failed_turn_shows_the_reason_and_keeps_the_message(talk: Talk, lines: list[Any]) -> None:
     lines.append(ModelError("llm_bad_request", "The <model> is gone."))
     page = talk.say("Keep this.")
     assert page.status_code == 400
@@ -223,7 +221,7 @@ def test_a_failed_turn_says_why_and_loses_nothing(talk: Talk, lines: list[Any]) 
     assert "Keep this." in page.text
 
 
-def test_long_conversations_page_back_and_lead_to_a_message(talk: Talk) -> None:
+def test_long_conversations_can_be_paged_and_opened_at_a_message(talk: Talk) -> None:
     past = [{"role": "user", "content": f"Message {number}."} for number in range(100)]
     talk.http.post(f"/v1/agents/{talk.agent}/messages/import", json={"messages": past})
     page = talk.page()
@@ -240,7 +238,7 @@ def test_long_conversations_page_back_and_lead_to_a_message(talk: Talk) -> None:
     assert "Message 15." in page
 
 
-def test_conversations_are_made_renamed_archived_and_deleted(talk: Talk) -> None:
+def test_conversations_can_be_created_renamed_archived_and_deleted(talk: Talk) -> None:
     begun = talk.http.post(f"{talk.home}/new")
     conversation = begun.headers["location"].split("conversation=")[1]
     form = {"conversation": conversation}
@@ -253,7 +251,7 @@ def test_conversations_are_made_renamed_archived_and_deleted(talk: Talk) -> None
     assert talk.http.get(talk.home, params=form).status_code == 404
 
 
-def test_a_message_is_edited_and_sent_again_in_a_fork(talk: Talk) -> None:
+def test_editing_a_message_forks_the_conversation(talk: Talk) -> None:
     talk.say("I like tea.")
     talk.say("I like chess.")
     home = talk.page().split('name="conversation" value="')[1].split('"')[0]
@@ -266,10 +264,10 @@ def test_a_message_is_edited_and_sent_again_in_a_fork(talk: Talk) -> None:
     assert "I like tea." in transcript
     assert "I like chess." not in transcript
     assert "I like chess." in box
-    assert "I like chess." in talk.page(), "the first conversation is as it was"
+    assert "I like chess." in talk.page(), "the first conversation must be unchanged"
 
 
-def test_a_conversation_of_another_agent_is_not_there(talk: Talk) -> None:
+def test_a_conversation_of_another_agent_is_not_found(talk: Talk) -> None:
     other = talk.make(memory_blocks=[])
     begun = talk.http.post(f"/ui/agents/{other}/chat/new")
     conversation = begun.headers["location"].split("conversation=")[1]
@@ -277,7 +275,7 @@ def test_a_conversation_of_another_agent_is_not_there(talk: Talk) -> None:
     assert talk.say("Hello.", conversation=conversation).status_code == 404
 
 
-def test_pictures_are_shown_and_addresses_of_pictures_are_not_loaded(talk: Talk) -> None:
+def test_stored_pictures_are_shown_and_picture_urls_are_not_loaded(talk: Talk) -> None:
     stored = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     far = {"type": "url", "url": "http://evil.example/x.png"}
     content = [{"type": "text", "text": "Look."}, {"type": "image", "source": stored}]
@@ -290,7 +288,7 @@ def test_pictures_are_shown_and_addresses_of_pictures_are_not_loaded(talk: Talk)
     assert far["url"] not in page
 
 
-def test_links_lead_to_blocks_whose_labels_hold_any_signs(talk: Talk) -> None:
+def test_links_work_for_block_labels_with_any_characters(talk: Talk) -> None:
     labels = [
         *("why?", "50%", "a#b", "x&y=z", "über mich", "a+b", "it's", "a;b", "früh/Stück 2", "%3F"),
     ]

@@ -41,7 +41,7 @@ def server(tmp_path: Path) -> Iterator[ServerInThread]:
         yield running
 
 
-def test_the_page_has_what_the_docs_have_which_tests_run(server: ServerInThread) -> None:
+def test_the_connect_page_shows_the_tested_snippets_of_the_docs(server: ServerInThread) -> None:
     with server.http() as http:
         page = http.get("/ui/connect").text
     shown = snippets(page)
@@ -70,7 +70,7 @@ def test_the_settings_for_mcp_reach_a_users_memory(server: ServerInThread) -> No
         )
 
 
-def test_with_keys_the_texts_name_the_caller_and_show_no_key(tmp_path: Path) -> None:
+def test_snippets_name_the_caller_and_contain_no_key(tmp_path: Path) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
         boss = {"authorization": f"Bearer {OPERATOR}"}
         assert http.get("/ui/connect").status_code == 401
@@ -90,7 +90,7 @@ def test_with_keys_the_texts_name_the_caller_and_show_no_key(tmp_path: Path) -> 
         assert same <= of_the_docs(server.url)
 
 
-def test_behind_a_proxy_the_address_is_the_one_that_was_asked_and_no_other_text(
+def test_snippets_use_the_requested_host_behind_a_proxy(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path, root_path="/ricordo") as server, server.http() as http:
@@ -100,7 +100,7 @@ def test_behind_a_proxy_the_address_is_the_one_that_was_asked_and_no_other_text(
         )
 
 
-def test_a_text_is_copied_in_a_browser(browser: Browser, server: ServerInThread) -> None:
+def test_a_snippet_can_be_copied_in_a_browser(browser: Browser, server: ServerInThread) -> None:
     with visit(browser, server.url, width=390, dark=True) as visitor:
         visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = visitor.see("/ui/connect")

@@ -31,50 +31,50 @@ def propose(browser: TestClient, old: str, new: str, user: str = "ada") -> str:
     return str(made["id"])
 
 
-def human(browser: TestClient) -> str:
+def human_text(browser: TestClient) -> str:
     return str(browser.get("/users/ada/blocks/human").json()["body"])
 
 
-def person(browser: TestClient) -> str:
+def person_page(browser: TestClient) -> str:
     users = browser.get("/v1/users/").json()
     return "/ui/people/" + next(str(one["id"]) for one in users if one["identifier"] == "ada")
 
 
-def test_a_persons_page_shows_what_waits_with_its_reason_as_text(browser: TestClient) -> None:
+def test_a_persons_page_shows_proposals_with_escaped_reasons(browser: TestClient) -> None:
     proposal = propose(browser, "tea", "coffee")
-    page = browser.get(person(browser)).text
+    page = browser.get(person_page(browser)).text
     assert "1 suggestion<" in page
     assert "Ada likes coffee." in page
     assert "Said &lt;b&gt;today&lt;/b&gt;." in page
     assert "coffee</ins>" in browser.get(f"/ui/proposals/{proposal}").text
 
 
-def test_approving_changes_the_block_and_returns_to_the_page_it_was_done_from(
+def test_approving_changes_the_block_and_returns_to_the_previous_page(
     browser: TestClient,
 ) -> None:
     proposal = propose(browser, "tea", "coffee")
     answer = browser.post(f"/ui/proposals/{proposal}/approve", data={"next": "/"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
-    assert human(browser) == "Ada likes coffee.\nAda plays chess."
+    assert human_text(browser) == "Ada likes coffee.\nAda plays chess."
     page = browser.get("/").text
     assert "human: applied." in page
-    assert "human: applied." not in browser.get("/").text, "it is told once"
+    assert "human: applied." not in browser.get("/").text, "the notice must be shown once"
 
 
-def test_it_is_approved_with_other_words_and_rejected_with_a_reason(browser: TestClient) -> None:
+def test_a_proposal_can_be_approved_with_other_words_or_rejected(browser: TestClient) -> None:
     first, second = propose(browser, "tea", "coffee"), propose(browser, "chess", "go")
     assert "Ada likes coffee." in browser.get(f"/ui/proposals/{first}").text
     browser.post(
         f"/ui/proposals/{first}/approve", data={"body": "Ada likes cocoa.\r\nAda plays chess."}
     )
-    assert human(browser) == "Ada likes cocoa.\nAda plays chess."
+    assert human_text(browser) == "Ada likes cocoa.\nAda plays chess."
     done = browser.post(f"/ui/proposals/{second}/reject", data={"reason": "No."})
     assert done.status_code == 303
     found = browser.get("/users/ada/diffs", params={"status": "rejected"}).json()
     assert [(one["id"], one["note"]) for one in found] == [(second, "No.")]
 
 
-def test_a_collision_shows_both_texts_and_takes_a_third(browser: TestClient) -> None:
+def test_a_conflict_shows_both_texts_and_accepts_a_third(browser: TestClient) -> None:
     proposal = propose(browser, "Ada likes tea.", "Ada likes coffee.")
     browser.put("/users/ada/blocks/human", json={"body": "Ada likes milk.\nAda plays chess."})
     page = browser.post(f"/ui/proposals/{proposal}/approve")
@@ -85,14 +85,14 @@ def test_a_collision_shows_both_texts_and_takes_a_third(browser: TestClient) -> 
     answer = browser.get(f"/ui/proposals/{proposal}")
     later = answer.text
     assert answer.status_code == 200
-    assert "What stands there now" in later, "whoever comes back sees why it waits"
+    assert "What stands there now" in later, "the page must still show why the proposal waits"
     assert "milk</ins>" in later
-    assert "collides" in browser.get(person(browser)).text
+    assert "collides" in browser.get(person_page(browser)).text
     browser.post(f"/ui/proposals/{proposal}/approve", data={"body": "Ada likes both."})
-    assert human(browser) == "Ada likes both."
+    assert human_text(browser) == "Ada likes both."
 
 
-def test_htmx_gets_the_card_alone(browser: TestClient) -> None:
+def test_an_htmx_request_gets_only_the_card(browser: TestClient) -> None:
     done = browser.post(f"/ui/proposals/{propose(browser, 'tea', 'coffee')}/approve", headers=HTMX)
     assert done.text.lstrip().startswith("<article")
     assert "applied" in done.text
@@ -101,20 +101,20 @@ def test_htmx_gets_the_card_alone(browser: TestClient) -> None:
 @pytest.mark.parametrize(
     "next", ["//evil.example/", "https://evil.example/", "/\\evil.example", "/\t/evil.example"]
 )
-def test_a_decision_leads_to_no_other_server(browser: TestClient, next: str) -> None:
+def test_a_decision_never_redirects_to_another_server(browser: TestClient, next: str) -> None:
     answer = browser.post(
         f"/ui/proposals/{propose(browser, 'tea', 'coffee')}/approve", data={"next": next}
     )
     assert answer.headers["location"].startswith("/ui/people/user-")
 
 
-def test_a_proposal_that_is_not_there_is_a_page_that_says_so(browser: TestClient) -> None:
+def test_a_missing_proposal_shows_a_not_found_page(browser: TestClient) -> None:
     page = browser.post("/ui/proposals/proposal-00000000-0000-4000-8000-000000000000/approve")
     assert page.status_code == 404
     assert "<h1>Not found</h1>" in page.text
 
 
-def test_the_first_message_makes_an_agent_that_remembers_it(tmp_path: Path) -> None:
+def test_the_first_message_creates_an_agent_that_remembers_it(tmp_path: Path) -> None:
     with visitor(tmp_path) as browser:
         assert "Say something to remember" in browser.get("/").text
         answer = browser.post("/ui/first", data={"message": "My name is Ada."})

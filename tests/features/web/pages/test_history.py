@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.features.web.pages.test_decisions import human
+from tests.features.web.pages.test_decisions import human_text
 from tests.features.web.pages.test_home import visitor
 from tests.features.web.pages.test_memory import home
 
@@ -28,18 +28,18 @@ def versions(browser: TestClient) -> list[str]:
     return [one["sha"] for one in reversed(browser.get("/users/ada/blocks/human/history").json())]
 
 
-def test_versions_are_listed_with_author_reason_and_words(browser: TestClient) -> None:
+def test_versions_are_listed_with_reason_and_word_counts(browser: TestClient) -> None:
     page = browser.get(f"{home(browser)}/blocks/human/history").text
     assert (
         page.index("Change &lt;3&gt;")
         < page.index("Change &lt;2&gt;")
         < page.index("Change &lt;1&gt;")
     )
-    assert '+1 <span class="sr">removed: </span>−1' in page, "tea became coffee"
+    assert '+1 <span class="sr">removed: </span>−1' in page, "one word was replaced"
     assert '+2 <span class="sr">removed: </span>−0' in page
 
 
-def test_a_long_history_pages_by_a_cursor(browser: TestClient) -> None:
+def test_a_long_history_is_paged_by_a_cursor(browser: TestClient) -> None:
     for number in range(50):
         browser.put("/users/ada/blocks/human", json={"body": f"Text {number}."})
     page = browser.get(f"{home(browser)}/blocks/human/history").text
@@ -48,12 +48,12 @@ def test_a_long_history_pages_by_a_cursor(browser: TestClient) -> None:
     assert browser.get(older.replace("&amp;", "&")).text.count("<tr data-item>") == 3
 
 
-def test_a_version_shows_its_text_what_it_changed_and_the_way_back(browser: TestClient) -> None:
+def test_a_version_shows_its_changes_and_can_be_restored(browser: TestClient) -> None:
     first, second, third = versions(browser)
     page = browser.get(f"{home(browser)}/blocks/human/versions/{second}").text
     assert "Plays chess.</ins>" in page
     assert "Restore this text" in page
-    assert f"/versions/{first}" in page, "the version before it"
+    assert f"/versions/{first}" in page, "a link to the previous version"
     assert (
         "Restore this text"
         not in browser.get(f"{home(browser)}/blocks/human/versions/{third}").text
@@ -62,7 +62,7 @@ def test_a_version_shows_its_text_what_it_changed_and_the_way_back(browser: Test
     assert browser.get(f"{home(browser)}/blocks/human/versions/{second[:7]}").status_code == 200
 
 
-def test_two_versions_are_compared_in_either_order(browser: TestClient) -> None:
+def test_two_versions_can_be_compared_in_either_order(browser: TestClient) -> None:
     first, _, third = versions(browser)
     for asked in ({"from": first, "to": third}, {"from": third, "to": first}):
         page = browser.get(f"{home(browser)}/blocks/human/compare", params=asked).text
@@ -73,24 +73,24 @@ def test_two_versions_are_compared_in_either_order(browser: TestClient) -> None:
     ).text
     assert "The two texts are equal." in same
     assert "added: </span>coffee" in browser.get(f"{home(browser)}/blocks/human/compare").text, (
-        "by default what changed last"
+        "the default must be the latest change"
     )
 
 
-def test_a_text_is_restored_and_that_is_undone(browser: TestClient) -> None:
+def test_restoring_a_text_can_be_undone(browser: TestClient) -> None:
     first, *_ = versions(browser)
     page = f"{home(browser)}/blocks/human"
     answer = browser.post(f"{page}/restore", data={"sha": first})
     assert answer.headers["location"] == page
-    assert human(browser) == TEXTS[0]
+    assert human_text(browser) == TEXTS[0]
     told = browser.get(page).text
     assert "human was restored." in told
     browser.post(told.split('<form method="post" action="')[1].split('"')[0])
-    assert human(browser) == TEXTS[2]
+    assert human_text(browser) == TEXTS[2]
     assert browser.post(f"{page}/restore", data={"sha": "f" * 40}).status_code == 404
 
 
-def test_each_line_says_who_wrote_it_and_why(browser: TestClient) -> None:
+def test_each_line_shows_its_author_and_reason(browser: TestClient) -> None:
     page = browser.get(f"{home(browser)}/blocks/human/blame").text
     rows = page.split("<tr data-item")[1:]
     assert len(rows) == 2
@@ -103,7 +103,7 @@ def test_each_line_says_who_wrote_it_and_why(browser: TestClient) -> None:
     )
 
 
-def test_an_agents_block_has_the_same_pages(browser: TestClient) -> None:
+def test_an_agents_block_has_the_same_history_pages(browser: TestClient) -> None:
     agent = browser.post(
         "/v1/agents/", json={"memory_blocks": [{"label": "human", "value": ""}]}
     ).json()
@@ -118,7 +118,7 @@ def test_an_agents_block_has_the_same_pages(browser: TestClient) -> None:
         if one["message_type"] == "user_message"
     )
     assert f"message={message}" in browser.get(f"{page}/blame").text, (
-        "a line leads to the message that it is from"
+        "a line must link to its message"
     )
     *_, oldest = browser.get(f"/v1/blocks/{agent['blocks'][0]['id']}/history").json()
     assert browser.post(f"{page}/restore", data={"sha": oldest["sha"]}).status_code == 303

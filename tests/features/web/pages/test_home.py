@@ -29,7 +29,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         yield client
 
 
-def test_the_page_is_no_part_of_the_api(browser: TestClient) -> None:
+def test_the_pages_are_not_in_the_openapi_document(browser: TestClient) -> None:
     assert browser.get("/").headers["content-type"] == "text/html; charset=utf-8"
     assert not [
         path
@@ -38,12 +38,12 @@ def test_the_page_is_no_part_of_the_api(browser: TestClient) -> None:
     ]
 
 
-def test_the_page_shows_the_agents_by_their_names_as_text(browser: TestClient) -> None:
+def test_the_home_page_shows_escaped_agent_names(browser: TestClient) -> None:
     assert browser.post("/v1/agents/", json={"name": "Nina & co"}).status_code == 200
     assert "Nina &amp; co" in browser.get("/").text
 
 
-def test_nothing_is_loaded_from_anywhere_else(browser: TestClient) -> None:
+def test_the_home_page_loads_nothing_from_other_hosts(browser: TestClient) -> None:
     page = browser.get("/")
     assert "unsafe" not in page.headers["content-security-policy"]
     targets = re.findall(r'(?:href|src|action)="([^"]*)"', page.text)

@@ -87,7 +87,7 @@ class Tags(HTMLParser):
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_rendered_memory_has_no_tags_but_those_of_markdown(kind: str) -> None:
+def test_rendered_memory_contains_only_markdown_tags(kind: str) -> None:
     for rendered in (str(markdown(HOSTILE[kind])), str(plain(HOSTILE[kind]))):
         found = Tags(rendered)
         assert found.names <= TAGS
@@ -98,7 +98,7 @@ def test_rendered_memory_has_no_tags_but_those_of_markdown(kind: str) -> None:
         )
 
 
-def test_every_page_of_a_hostile_block_shows_it_as_text(tmp_path: Path) -> None:
+def test_every_page_escapes_a_hostile_block(tmp_path: Path) -> None:
     text = "\n\n".join(one for kind, one in HOSTILE.items() if kind != "control characters")
     with visitor(tmp_path) as browser:
         made = browser.put(
@@ -135,7 +135,7 @@ def test_every_page_of_a_hostile_block_shows_it_as_text(tmp_path: Path) -> None:
             assert "<script>" not in browser.get(path).text, path
 
 
-def test_huge_blocks_are_shown_and_edited(tmp_path: Path) -> None:
+def test_huge_blocks_can_be_shown_and_edited(tmp_path: Path) -> None:
     huge = {"lines": "A line of words.\n" * 10_000, "line": "word " * 60_000}
     with visitor(tmp_path) as browser:
         for label, text in huge.items():
@@ -143,7 +143,7 @@ def test_huge_blocks_are_shown_and_edited(tmp_path: Path) -> None:
             assert browser.put(path, json={"body": text, "limit": 2_000_000}).status_code == 200
             page = f"{home(browser)}/blocks/{label}"
             shown = browser.get(page).text
-            assert '<pre class="plain"' in shown, "it is not rendered as Markdown"
+            assert '<pre class="plain"' in shown, "a huge text must not be rendered as Markdown"
             version = (
                 browser.get(page, params={"edit": "1"})
                 .text.split('name="version" value="')[1]
@@ -155,7 +155,7 @@ def test_huge_blocks_are_shown_and_edited(tmp_path: Path) -> None:
             )
             assert browser.get(path).json()["body"].endswith("!")
             changed = browser.get(f"{page}/compare").text
-            assert len(changed) < 100_000, "what stays is cut"
+            assert len(changed) < 100_000, "unchanged parts must be cut"
             blamed = browser.get(f"{page}/blame").text
             assert blamed.count("<tr data-item") <= 300
             assert browser.get(f"{page}/history").status_code == 200
@@ -179,7 +179,7 @@ def calls_of(text: str) -> int:
     return count
 
 
-def test_the_work_of_markdown_grows_in_step_with_its_length() -> None:
+def test_markdown_rendering_takes_linear_time() -> None:
     calls_of("warm")
     for unit in REPEATED:
         short, long = (calls_of(unit * (length // len(unit))) for length in (400, 1_600))
@@ -187,7 +187,7 @@ def test_the_work_of_markdown_grows_in_step_with_its_length() -> None:
         assert long < 200 * 1_600, unit
 
 
-def test_a_line_that_browsers_cannot_lay_out_is_shown_in_pieces() -> None:
+def test_a_line_too_long_for_browsers_is_shown_in_pieces() -> None:
     text = "word " * 20_000
     shown = str(plain(text))
     assert shown.count('<span class="piece">') == 20
@@ -195,5 +195,5 @@ def test_a_line_that_browsers_cannot_lay_out_is_shown_in_pieces() -> None:
     assert "piece" not in str(plain("A line of words.\n" * 10_000))
 
 
-def test_what_is_longer_than_the_bound_is_not_parsed() -> None:
+def test_texts_beyond_the_limit_are_not_parsed_as_markdown() -> None:
     assert calls_of("*" * (MOST_MARKDOWN + 1)) < 100

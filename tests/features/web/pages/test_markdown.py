@@ -43,7 +43,7 @@ class Elements(HTMLParser):
 
 
 @pytest.mark.parametrize("fence", ["$%s$", "$$%s$$", r"\(%s\)", r"\[%s\]"])
-def test_a_formula_becomes_mathml_and_nothing_else(fence: str) -> None:
+def test_a_formula_becomes_mathml_only(fence: str) -> None:
     for latex in LATEX:
         elements = Elements(markdown(f"Let {fence % latex} be."))
         assert not elements.names & {"script", "img", "b", "a", "style", "svg", "iframe"}, latex
@@ -69,11 +69,11 @@ def test_a_formula_becomes_mathml_and_nothing_else(fence: str) -> None:
         "$a\nb$",
     ],
 )
-def test_what_is_no_formula_stays_a_text(text: str) -> None:
+def test_text_with_dollar_signs_is_not_a_formula(text: str) -> None:
     assert "<math" not in markdown(text)
 
 
-def test_columns_of_a_table_are_aligned_without_styles() -> None:
+def test_table_columns_are_aligned_by_classes() -> None:
     html = markdown("|a|b|c|\n|:-|-:|:-:|\n|1|2|3|")
     assert 'class="to-right">2' in html
     assert 'class="to-center">3' in html
@@ -83,7 +83,7 @@ def test_columns_of_a_table_are_aligned_without_styles() -> None:
 @pytest.mark.parametrize(
     "language", ["python", "JavaScript", "html", "sql", "no-such", "", '"><b>']
 )
-def test_code_is_coloured_and_stays_the_same_text(language: str) -> None:
+def test_code_is_highlighted_without_changing_its_text(language: str) -> None:
     code = 'def f(x): return "<b>&amp;</b>"  # 1 < 2\n'
     html = markdown(f"```{language}\n{code}```")
     assert not Elements(html).names & {"b", "script"}
@@ -94,6 +94,6 @@ def test_code_is_coloured_and_stays_the_same_text(language: str) -> None:
     )
 
 
-def test_an_editor_gets_formulas_and_signs_as_they_are_written() -> None:
+def test_editable_markdown_keeps_formulas_and_characters() -> None:
     rendered = editable_markdown("Maths: $x^2$, *so\u200b* <b>it</b> is.")
     assert rendered == "<p>Maths: $x^2$, <em>so\u200b</em> &lt;b&gt;it&lt;/b&gt; is.</p>\n"

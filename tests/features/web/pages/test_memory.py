@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.features.web.pages.test_decisions import human, propose
+from tests.features.web.pages.test_decisions import human_text, propose
 from tests.features.web.pages.test_home import visitor
 
 
@@ -38,7 +38,7 @@ def version_on(page: str) -> str:
     return page.split('name="version" value="')[1].split('"', maxsplit=1)[0]
 
 
-def test_people_are_listed_with_their_blocks_and_what_waits(browser: TestClient) -> None:
+def test_people_are_listed_with_their_blocks_and_proposals(browser: TestClient) -> None:
     browser.put("/users/ben/blocks/human", json={"body": "Ben."})
     propose(browser, "tea", "coffee")
     page = browser.get("/ui/people").text
@@ -50,24 +50,24 @@ def test_people_are_listed_with_their_blocks_and_what_waits(browser: TestClient)
     assert "No person has this name." in browser.get("/ui/people", params={"q": "%"}).text
 
 
-def test_people_page_by_a_cursor(browser: TestClient) -> None:
+def test_the_people_page_is_paged_by_a_cursor(browser: TestClient) -> None:
     for number in range(51):
         browser.post("/v1/users/", json={"name": f"user {number:02}"})
     page = browser.get("/ui/people").text
     assert page.count("<tr data-item>") == 50
     older = page.split('">Older</a>')[0].rsplit('href="', 1)[1]
     assert browser.get(older.replace("&amp;", "&")).text.count("<tr data-item>") == 3, (
-        "the local user is one of them"
+        "the local user is counted too"
     )
 
 
-def test_a_persons_page_shows_the_blocks_the_text_what_waits_and_the_history(
+def test_a_persons_page_shows_blocks_text_proposals_and_history(
     browser: TestClient,
 ) -> None:
     browser.put("/users/ada/blocks/school/math", json={"body": "Algebra.", "limit": 40})
     propose(browser, "tea", "coffee")
     page = browser.get(home(browser)).text
-    assert "<strong>tea</strong>" in page, "Markdown is rendered"
+    assert "<strong>tea</strong>" in page, "Markdown must be rendered"
     assert "Likes <strong>coffee</strong>" not in page
     assert "Likes **coffee**." in page
     assert f'href="{home(browser)}/blocks/school/math"' in page
@@ -78,14 +78,14 @@ def test_a_persons_page_shows_the_blocks_the_text_what_waits_and_the_history(
     assert '+1 <span class="sr">removed: </span>−0' in block
 
 
-def test_a_person_without_memory_has_one_action(browser: TestClient) -> None:
+def test_a_page_without_memory_offers_to_add_a_block(browser: TestClient) -> None:
     browser.post("/v1/users/", json={"name": "eve"})
     page = browser.get(f"/ui/people/{user_id(browser, 'eve')}").text
     assert "Nothing is remembered yet." in page
     assert "/new" in page
 
 
-def test_a_text_is_edited_with_a_reason_and_undone(browser: TestClient) -> None:
+def test_an_edit_with_a_reason_can_be_undone(browser: TestClient) -> None:
     page = f"{home(browser)}/blocks/human"
     shown = browser.get(page, params={"edit": "1"}).text
     assert 'data-limit="100000" data-length="length"' in shown
@@ -96,16 +96,16 @@ def test_a_text_is_edited_with_a_reason_and_undone(browser: TestClient) -> None:
     }
     saved = browser.post(page, data=form)
     assert (saved.status_code, saved.headers["location"]) == (303, page)
-    assert human(browser) == "Ada likes milk.\nMuch."
+    assert human_text(browser) == "Ada likes milk.\nMuch."
     told = browser.get(page).text
     assert "human was saved." in told
     assert "She said so" in told
     undo = told.split('action="')[1].split('"')[0]
     browser.post(undo)
-    assert human(browser) == "# Ada\n\nLikes **tea**."
+    assert human_text(browser) == "# Ada\n\nLikes **tea**."
 
 
-def test_nothing_typed_is_lost_where_the_block_changed_meanwhile(browser: TestClient) -> None:
+def test_an_edit_of_a_changed_block_keeps_the_typed_text(browser: TestClient) -> None:
     page = f"{home(browser)}/blocks/human"
     version = version_on(browser.get(page, params={"edit": "1"}).text)
     browser.put("/users/ada/blocks/human", json={"body": "Another wrote this."})
@@ -113,12 +113,12 @@ def test_nothing_typed_is_lost_where_the_block_changed_meanwhile(browser: TestCl
         page, data={"value": "Mine <b>", "reason": "My reason", "version": version}
     )
     assert refused.status_code == 409
-    assert human(browser) == "Another wrote this."
+    assert human_text(browser) == "Another wrote this."
     assert ">\nMine &lt;b&gt;</textarea>" in refused.text
     assert 'value="My reason"' in refused.text
     assert "Another wrote this." in refused.text
     browser.post(page, data={"value": "Both.", "version": version_on(refused.text)})
-    assert human(browser) == "Both."
+    assert human_text(browser) == "Both."
 
 
 def test_a_text_that_is_too_long_stays_in_the_editor(browser: TestClient) -> None:
@@ -129,7 +129,7 @@ def test_a_text_that_is_too_long_stays_in_the_editor(browser: TestClient) -> Non
     assert "y" * 31 in refused.text
 
 
-def test_settings_are_changed_and_a_wrong_one_is_told(browser: TestClient) -> None:
+def test_block_settings_can_be_changed_and_invalid_ones_are_refused(browser: TestClient) -> None:
     form = {"title": "About her", "policy": "guarded", "limit": "500", "description": ""}
     browser.post(f"{home(browser)}/settings/human", data=form)
     block = browser.get("/users/ada/blocks/human").json()
@@ -144,7 +144,7 @@ def test_settings_are_changed_and_a_wrong_one_is_told(browser: TestClient) -> No
     assert "limit" in refused.text
 
 
-def test_a_new_block_is_made_once(browser: TestClient) -> None:
+def test_a_new_block_is_created_once(browser: TestClient) -> None:
     form = {
         "label": "school/100% math?",
         "value": "Algebra.",
@@ -160,7 +160,7 @@ def test_a_new_block_is_made_once(browser: TestClient) -> None:
     assert 'role="alert"' in again.text
 
 
-def test_a_block_is_deleted_and_comes_back(browser: TestClient) -> None:
+def test_deleting_a_block_can_be_undone(browser: TestClient) -> None:
     page = f"{home(browser)}/blocks/human"
     answer = browser.post(f"{home(browser)}/remove/human")
     assert answer.headers["location"] == home(browser)
@@ -170,10 +170,10 @@ def test_a_block_is_deleted_and_comes_back(browser: TestClient) -> None:
     assert browser.get("/users/ada/blocks/human").status_code == 404
     assert "This block was deleted." in browser.get(page).text
     browser.post(told.split('<form method="post" action="')[1].split('"')[0])
-    assert human(browser) == "# Ada\n\nLikes **tea**."
+    assert human_text(browser) == "# Ada\n\nLikes **tea**."
 
 
-def test_all_that_was_on_the_page_is_decided_at_once(browser: TestClient) -> None:
+def test_approve_all_decides_only_the_proposals_on_the_page(browser: TestClient) -> None:
     first, second = propose(browser, "tea", "coffee"), propose(browser, "# Ada", "# Ada L.")
     page = browser.get(home(browser)).text
     assert "2 suggestions" in page
@@ -181,7 +181,7 @@ def test_all_that_was_on_the_page_is_decided_at_once(browser: TestClient) -> Non
     later = {"old_string": "", "new_string": "Has a cat.", "reasoning": "Said so."}
     third = browser.post("/users/ada/blocks/pets/propose", json=later).json()["id"]
     browser.post(f"{home(browser)}/decide", data={"id": [first, second], "decision": "approve"})
-    assert human(browser) == "# Ada L.\n\nLikes **coffee**."
+    assert human_text(browser) == "# Ada L.\n\nLikes **coffee**."
     assert "Remembered." in browser.get(home(browser)).text
     browser.post(
         f"{home(browser)}/decide", data={"id": [third], "decision": "reject", "reason": "No."}
@@ -189,7 +189,7 @@ def test_all_that_was_on_the_page_is_decided_at_once(browser: TestClient) -> Non
     assert browser.get("/users/ada/diffs").json() == []
 
 
-def test_an_agents_blocks_are_read_edited_made_and_deleted(browser: TestClient) -> None:
+def test_an_agents_blocks_can_be_read_edited_created_and_deleted(browser: TestClient) -> None:
     body = {"name": "Nina & co", "memory_blocks": [{"label": "persona", "value": "I am *kind*."}]}
     agent = browser.post("/v1/agents/", json=body).json()
     memory, block = f"/ui/agents/{agent['id']}/memory", agent["blocks"][0]["id"]
@@ -215,10 +215,10 @@ def test_an_agents_blocks_are_read_edited_made_and_deleted(browser: TestClient) 
     ]
 
 
-def test_a_users_block_is_shown_by_its_id_and_changed_on_the_users_page_alone(
+def test_a_users_block_can_be_changed_only_on_the_users_page(
     browser: TestClient,
 ) -> None:
     block = browser.get("/users/ada/blocks/human").json()["id"]
     assert "Memory of ada" in browser.get(f"/ui/blocks/{block}").text
     assert browser.post(f"/ui/blocks/{block}/remove").status_code == 409
-    assert "tea" in human(browser)
+    assert "tea" in human_text(browser)

@@ -10,7 +10,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from ricordo.features.web.pages import memory_rules
 from ricordo.features.web.pages.memory_text import pieces_of, with_lines
+from ricordo.pages.inside import Api
 from ricordo.pages.reasons import own_reason, shown_reason
 from ricordo.pages.titles import title_of
 from tests.features.web.pages.test_home import visitor
@@ -118,12 +120,12 @@ def school(opened: School) -> School:
     return opened
 
 
-def test_equal_suggestions_of_two_agents_are_one_and_are_decided_together(school: School) -> None:
+def test_equal_suggestions_of_two_agents_are_decided_together(school: School) -> None:
     ids = [ok(school.propose("Has a cat.", tutor))["id"] for tutor in (0, 1)]
     ok(school.propose("Plays chess."))
     page = school.see("ada")
     assert "2 suggestions" in page
-    assert page.index("Ada Rossi.") < page.index('id="suggestions"'), "the text comes first"
+    assert page.index("Ada Rossi.") < page.index('id="suggestions"'), "the text must come first"
     card = page.split(f'id="{ids[1]}"')[1].split("</li>")[0]
     assert "Essay tutor" in card
     assert "Maths tutor" in card
@@ -133,7 +135,7 @@ def test_equal_suggestions_of_two_agents_are_one_and_are_decided_together(school
     assert len(school.waiting()) == 1
 
 
-def test_not_now_leaves_a_suggestion_waiting_and_folds_it(school: School) -> None:
+def test_not_now_hides_a_suggestion_but_leaves_it_waiting(school: School) -> None:
     id = ok(school.propose("Has a cat."))["id"]
     answer = school.send("ada", f"{school.memory}/decide", id=id, decision="later", next="/")
     assert answer.headers["location"] == "/"
@@ -143,10 +145,10 @@ def test_not_now_leaves_a_suggestion_waiting_and_folds_it(school: School) -> Non
     assert "1 put off until tomorrow" in page
     assert "0 suggestions" in page
     assert [one["id"] for one in school.waiting()] == [id]
-    assert "1 suggestion<" in school.see("ada"), "another browser shows it"
+    assert "1 suggestion<" in school.see("ada"), "another browser must still show the suggestion"
 
 
-def test_a_rejection_has_a_reason_that_is_optional(school: School) -> None:
+def test_a_rejection_may_have_a_reason(school: School) -> None:
     ids = [ok(school.propose(line))["id"] for line in ("Sings in a choir.", "Paints boats.")]
     for id, reason in zip(ids, ("It is a dog.", ""), strict=True):
         school.send("ada", f"{school.memory}/decide", id=id, decision="reject", reason=reason)
@@ -157,7 +159,49 @@ def test_a_rejection_has_a_reason_that_is_optional(school: School) -> None:
     }
 
 
-def test_never_remember_refuses_things_like_it_until_the_rule_is_removed(school: School) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_rule_that_others_add_meanwhile_is_kept(
+    school: School, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    block = f"/users/{school.ids['ben']}/blocks/never-remember"
+    if exists:
+        school.ask("ben", "PUT", block, json={"body": "topic: money"})
+    else:
+        school.ask("ben", "DELETE", block)
+    rules = f"/ui/people/{school.ids['ben']}/rules"
+    change = Api.ask
+    others = ["topic: health", "topic: love"]
+
+    async def change_after_others(api: Api, method: str, path: str, *args: Any, **more: Any) -> Any:
+        if method == "PUT" and others:
+            other = others.pop()
+            monkeypatch.setattr(Api, "ask", change)
+            await memory_rules.add_rule(api, school.ids["ben"], other)
+            monkeypatch.setattr(Api, "ask", change_after_others)
+        return await change(api, method, path, *args, **more)
+
+    monkeypatch.setattr(Api, "ask", change_after_others)
+    school.send("ben", rules, rule="topic: faith")
+    assert others == []
+    stored = ok(school.ask("ben", "GET", block))["body"].split("\n")
+    assert set(stored) == {"topic: health", "topic: love", "topic: faith"} | (
+        {"topic: money"} if exists else set()
+    )
+    others.append("topic: love again")
+    school.send("ben", rules, remove="topic: faith")
+    stored = ok(school.ask("ben", "GET", block))["body"].split("\n")
+    assert "topic: love again" in stored
+    assert "topic: faith" not in stored
+
+
+def test_removing_a_rule_that_is_missing_changes_nothing(school: School) -> None:
+    block = f"/users/{school.ids['ben']}/blocks/never-remember"
+    school.ask("ben", "DELETE", block)
+    school.send("ben", f"/ui/people/{school.ids['ben']}/rules", remove="topic: weather")
+    assert school.ask("ben", "GET", block).status_code == 404
+
+
+def test_never_remember_refuses_similar_proposals_until_the_rule_is_removed(school: School) -> None:
     id = ok(school.propose('2026-11-27: "I have dyslexia."'))["id"]
     page = school.see("ada")
     assert 'value="I have dyslexia."' in page
@@ -168,14 +212,14 @@ def test_never_remember_refuses_things_like_it_until_the_rule_is_removed(school:
     assert "never remembered" in refused.text
     page = school.see("ada")
     assert "Remove the rule I have dyslexia." in page
-    assert "never-remember" not in page, "the rules are no text that agents read"
+    assert "never-remember" not in page, "the rules must not be shown as text for agents"
     assert "Remove the rule" not in school.see("tess")
     school.send("ada", f"{school.memory}/rules", remove="I have dyslexia.")
     assert ok(school.propose("Needs time because of dyslexia"))["id"]
     assert "Remove the rule" not in school.see("ada")
 
 
-def test_a_topic_is_never_remembered(school: School) -> None:
+def test_a_topic_can_be_excluded_from_memory(school: School) -> None:
     assert '<option value="topic: health">health</option>' in school.see("ada")
     school.send("ada", f"{school.memory}/rules", rule="topic: health")
     for line in ("Has asthma.", "Sees a therapist on Mondays.", "2026-11-27: Ist krank."):
@@ -185,7 +229,7 @@ def test_a_topic_is_never_remembered(school: School) -> None:
     assert ok(school.propose("Has asthma."))["id"]
 
 
-def test_an_approval_is_undone_with_the_button_of_its_notice(school: School) -> None:
+def test_an_approval_can_be_undone_with_its_notices_button(school: School) -> None:
     def undo_after(answer: Any) -> str:
         cookie = "; ".join(answer.headers.get_list("set-cookie"))
         page = school.ask("ada", "GET", school.memory, headers={"cookie": cookie}).text
@@ -209,14 +253,14 @@ def test_an_approval_is_undone_with_the_button_of_its_notice(school: School) -> 
     assert "Undo" not in str(answer.headers)
 
 
-def test_a_line_is_changed_forgotten_and_traced_without_scripts(school: School) -> None:
+def test_a_line_can_be_changed_forgotten_and_traced_without_scripts(school: School) -> None:
     block = school.memory + "/line/human"
     school.put("Ada Rossi.\nLikes tea.\nClass 10b.\nHas a dog.")
     shown = school.see("ada", f"{block}?lines=2-2&next={school.memory}")
     version = shown.split('name="version" value="')[1].split('"')[0]
     assert ">\nLikes tea.</textarea>" in shown
-    assert "Ada Rossi." in shown, "the page around it is there"
-    school.put("Ada Rossi.\nLikes tea.\nClass 10b.\nHas a cat.")  # meanwhile
+    assert "Ada Rossi." in shown, "the rest of the page must be shown too"
+    school.put("Ada Rossi.\nLikes tea.\nClass 10b.\nHas a cat.")  # changed meanwhile
     form = {"version": version, "lines": "2-2", "text": "Likes cocoa.", "next": school.memory}
     assert school.send("ada", block, **form).headers["location"] == school.memory
     assert school.text() == "Ada Rossi.\nLikes cocoa.\nClass 10b.\nHas a cat."
@@ -228,7 +272,7 @@ def test_a_line_is_changed_forgotten_and_traced_without_scripts(school: School) 
     same = {"version": version, "lines": "2-2", "text": "Eve."}
     refused = school.ask("ada", "POST", block, data=same)
     assert refused.status_code == 409
-    assert "Eve." in refused.text, "nothing typed is lost"
+    assert "Eve." in refused.text, "the typed text must be kept"
     for lines in ("9-9", "2-1", "x", "0-0"):
         assert school.ask("ada", "GET", f"{block}?lines={lines}").status_code == 400
 
@@ -254,7 +298,7 @@ def test_an_approved_line_names_its_agent_and_the_message(school: School) -> Non
     assert f"conversation={talk['id']}" in part
 
 
-def test_fields_of_a_schema_are_a_form_and_a_line_each(school: School) -> None:
+def test_schema_fields_are_shown_as_a_form_and_as_lines(school: School) -> None:
     school.put(PROFILE, "profile", schema_ref="profile")
     page = school.see("ada")
     assert "## " not in page
@@ -281,7 +325,7 @@ def test_fields_of_a_schema_are_a_form_and_a_line_each(school: School) -> None:
     ok(school.ask("ada", "DELETE", "/users/ada/blocks/profile"))
 
 
-def test_blocks_that_a_course_will_use_are_listed_before_it_begins(school: School) -> None:
+def test_blocks_of_a_course_are_listed_before_its_first_message(school: School) -> None:
     block = {"label": "journey", "value": "", "description": "How far the essay is."}
     block["metadata"] = {"copy": "for_all_agents"}  # type: ignore[assignment]
     body = {"name": "Essay coach", "memory_blocks": [block]}
@@ -296,7 +340,7 @@ def test_blocks_that_a_course_will_use_are_listed_before_it_begins(school: Schoo
     ok(school.ask("operator", "DELETE", f"/v1/agents/{agent}"))
 
 
-def test_no_raw_ids_times_headings_or_programs_reasons_are_read(school: School) -> None:
+def test_the_memory_page_shows_no_raw_ids_times_or_internal_reasons(school: School) -> None:
     school.put("# Ada\n\n- 2026-11-01: wrote *much*", "agents/essay-tutor/journal")
     ok(school.propose("Has a cat."))
     shown = school.see("ada").split('<main id="content"')[1]
@@ -309,7 +353,7 @@ def test_no_raw_ids_times_headings_or_programs_reasons_are_read(school: School) 
     ok(school.ask("ada", "DELETE", "/users/ada/blocks/agents/essay-tutor/journal"))
 
 
-def test_home_has_buttons_for_ones_own_suggestions_and_counts_for_others(school: School) -> None:
+def test_home_decides_own_suggestions_and_counts_those_of_others(school: School) -> None:
     ok(school.ask("ben", "PUT", "/users/ben/blocks/human", json={"body": "Likes tea."}))
     for line in ("Has a cat.", "Plays chess."):
         ok(school.propose(line, user="ben"))
@@ -328,7 +372,7 @@ def test_home_has_buttons_for_ones_own_suggestions_and_counts_for_others(school:
     school.ask("ben", "POST", "/users/ben/diffs/reject", json={"all": True})
 
 
-def test_home_counts_what_waits_by_one_statement_for_any_number_of_people(school: School) -> None:
+def test_home_counts_proposals_with_a_constant_number_of_statements(school: School) -> None:
     seen: list[str] = []
 
     def see(_connection: Any, _cursor: Any, statement: str, *_options: Any) -> None:
@@ -355,7 +399,7 @@ def test_home_counts_what_waits_by_one_statement_for_any_number_of_people(school
         event.remove(Engine, "before_cursor_execute", see)
 
 
-def test_a_message_from_home_is_ones_own_chat(school: School) -> None:
+def test_a_message_from_home_starts_a_private_conversation(school: School) -> None:
     form = {"agent": school.tutors[1], "message": "Good morning."}
     there = school.send("ada", "/ui/say", **form).headers["location"]
     id = there.split("conversation=")[1].split("#")[0]
@@ -364,7 +408,7 @@ def test_a_message_from_home_is_ones_own_chat(school: School) -> None:
     assert "Last chat" in school.see("ada", "/")
 
 
-def test_login_is_on_the_first_page(school: School) -> None:
+def test_the_first_page_has_the_login_form(school: School) -> None:
     school.browser.cookies.clear()
     page = school.browser.get("/", headers={"accept": "text/html"}).text
     assert '<input name="key" type="password"' in page
@@ -391,7 +435,7 @@ TEXTS = (
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_every_line_of_a_text_is_in_one_piece(text: str) -> None:
+def test_every_line_of_a_text_belongs_to_one_piece(text: str) -> None:
     lines = text.split("\n")
     covered = [
         number
@@ -427,7 +471,7 @@ def test_every_line_of_a_text_is_in_one_piece(text: str) -> None:
         (None, "Changed", ""),
     ],
 )
-def test_reasons_are_in_words_for_people(reason: str | None, words: str, own: str) -> None:
+def test_reasons_are_shown_in_plain_words(reason: str | None, words: str, own: str) -> None:
     assert shown_reason(reason, "human") == words
     assert own_reason(reason, "human") == own
 
@@ -444,5 +488,5 @@ def test_reasons_are_in_words_for_people(reason: str | None, words: str, own: st
         ("journal", None, "Journal"),
     ],
 )
-def test_labels_are_titles_for_people(label: str, title: str | None, shown: str) -> None:
+def test_labels_are_shown_as_titles(label: str, title: str | None, shown: str) -> None:
     assert title_of(label, title, "Ada", is_self=True) == shown

@@ -49,7 +49,7 @@ def school(tmp_path: Path) -> Iterator[School]:
         yield School(browser)
 
 
-def test_a_student_is_sent_to_their_own_page_and_sees_nobody_else(school: School) -> None:
+def test_a_student_sees_only_their_own_page(school: School) -> None:
     assert school.ask("ada", "GET", "/ui/people").headers["location"] == school.home
     assert "Ada likes tea." in school.ask("ada", "GET", school.home).text
     for path in (
@@ -71,7 +71,7 @@ def test_a_student_is_sent_to_their_own_page_and_sees_nobody_else(school: School
     )
 
 
-def test_what_a_teacher_writes_waits_for_its_owner(school: School) -> None:
+def test_a_teachers_edit_waits_for_the_owners_approval(school: School) -> None:
     page = f"{school.home}/blocks/human"
     shown = school.ask("tess", "GET", page, params={"edit": "1"}).text
     assert "What you write waits for ada’s approval." in shown
@@ -83,7 +83,7 @@ def test_what_a_teacher_writes_waits_for_its_owner(school: School) -> None:
     told = school.ask("tess", "GET", page).text
     assert "This waits for ada&#39;s approval." in told
     assert ">Undo</button>" not in told
-    assert 'value="approve"' not in told, "only Ada decides"
+    assert 'value="approve"' not in told, "only Ada may decide"
     assert "Save settings" not in told
     assert ok(school.ask("ada", "GET", "/users/ada/blocks/human"))["body"] == "Ada likes tea."
     school.browser.cookies.clear()
@@ -107,7 +107,7 @@ def test_what_a_teacher_writes_waits_for_its_owner(school: School) -> None:
     assert school.ask("ada", "GET", "/users/ada/blocks/human").status_code == 404
 
 
-def test_a_teacher_is_refused_where_only_the_owner_may_write(school: School) -> None:
+def test_a_teacher_cannot_edit_a_read_only_block(school: School) -> None:
     ok(school.ask("ada", "PATCH", "/users/ada/blocks/human", json={"policy": "read_only"}))
     page = f"{school.home}/blocks/human"
     assert ">Edit</a>" not in school.ask("tess", "GET", page).text
@@ -121,7 +121,7 @@ def test_a_teacher_is_refused_where_only_the_owner_may_write(school: School) -> 
     assert ">Edit</a>" in school.ask("ada", "GET", page).text
 
 
-def test_a_student_forgets_themself_and_the_key_ends(school: School) -> None:
+def test_a_student_can_erase_themself_which_ends_the_key(school: School) -> None:
     shown = school.ask("ada", "GET", f"{school.home}/forget").text
     assert "you are logged out" in shown
     done = school.ask("ada", "POST", f"{school.home}/forget", data={"name": "ada"})

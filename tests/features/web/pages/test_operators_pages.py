@@ -27,7 +27,7 @@ def agent(browser: TestClient) -> str:
     return str(made["id"])
 
 
-def test_runs_are_listed_by_agent_and_status_and_shown_step_by_step(
+def test_runs_are_filtered_by_agent_and_status_and_shown_with_steps(
     browser: TestClient, agent: str
 ) -> None:
     run = browser.get("/v1/runs/").json()[0]["id"]
@@ -46,7 +46,7 @@ def test_runs_are_listed_by_agent_and_status_and_shown_step_by_step(
         assert words in shown
 
 
-def test_a_run_that_failed_says_why_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_failed_run_shows_its_error_and_can_be_retried(tmp_path: Path) -> None:
     model = ScriptedModel([ModelError("llm_bad_request", "The provider is <down>."), "Yes, I am."])
     with visitor(tmp_path, model) as browser:
         agent = browser.post(
@@ -67,7 +67,7 @@ def test_a_run_that_failed_says_why_and_is_tried_again(tmp_path: Path) -> None:
         assert "Only a run that failed" in page.text
 
 
-def test_runs_page_by_a_cursor(browser: TestClient, agent: str) -> None:
+def test_the_runs_page_is_paged_by_a_cursor(browser: TestClient, agent: str) -> None:
     said = {"messages": [{"role": "user", "content": "Hello."}]}
     for _ in range(51):
         browser.post(f"/v1/agents/{agent}/messages", json=said)
@@ -77,7 +77,7 @@ def test_runs_page_by_a_cursor(browser: TestClient, agent: str) -> None:
     assert browser.get(older.replace("&amp;", "&")).text.count("<tr data-item>") == 2
 
 
-def test_jobs_show_the_queue_and_one_of_them_its_progress(browser: TestClient, agent: str) -> None:
+def test_the_jobs_pages_show_the_queue_and_one_job(browser: TestClient, agent: str) -> None:
     job = browser.get("/v1/jobs/").json()[0]
     page = browser.get("/ui/jobs").text
     assert "0 failed." in page
@@ -86,7 +86,7 @@ def test_jobs_show_the_queue_and_one_of_them_its_progress(browser: TestClient, a
     assert browser.get("/ui/jobs/job-00000000-0000-4000-8000-000000000000").status_code == 404
 
 
-def test_models_name_the_default_and_providers_come_and_go(browser: TestClient) -> None:
+def test_the_models_page_shows_the_default_and_manages_providers(browser: TestClient) -> None:
     page = browser.get("/ui/models").text
     assert "New agents use <code>ricordo/librarian</code>" in page
     form = {"provider_type": "openai", "name": "mine", "api_key": "sk-secret-1"}
@@ -99,13 +99,13 @@ def test_models_name_the_default_and_providers_come_and_go(browser: TestClient) 
     assert browser.get("/v1/providers/").json() == []
 
 
-def test_a_bad_provider_is_refused_with_what_is_wrong(browser: TestClient) -> None:
+def test_an_invalid_provider_is_refused_with_a_reason(browser: TestClient) -> None:
     page = browser.post("/ui/models/providers", data={"provider_type": "nonsense", "name": "x"})
     assert page.status_code == 422
     assert "Providers of type nonsense cannot be added here." in page.text
 
 
-def test_the_first_key_is_shown_once_and_logs_in(browser: TestClient) -> None:
+def test_the_first_key_is_shown_once_and_can_log_in(browser: TestClient) -> None:
     page = browser.post(
         "/ui/settings/keys", data={"user": "ada", "role": "admin", "days": "7"}
     ).text
@@ -127,7 +127,7 @@ def test_the_first_key_is_shown_once_and_logs_in(browser: TestClient) -> None:
     assert "ada" in page
 
 
-def test_users_are_added_and_disabled(browser: TestClient) -> None:
+def test_users_can_be_added_and_disabled(browser: TestClient) -> None:
     browser.post("/ui/settings/users", data={"name": "Eve & co", "email": ""})
     user = next(one for one in browser.get("/v1/users/").json() if one["name"] == "Eve & co")
     assert "Eve &amp; co" in browser.get("/ui/settings").text
@@ -135,7 +135,7 @@ def test_users_are_added_and_disabled(browser: TestClient) -> None:
     assert browser.get(f"/v1/users/{user['id']}").json()["disabled_at"] is not None
 
 
-def test_keys_and_users_page_by_cursors(browser: TestClient) -> None:
+def test_lists_of_keys_and_users_are_paged_by_cursors(browser: TestClient) -> None:
     for number in range(51):
         browser.post("/ui/settings/users", data={"name": f"person {number}"})
     page = browser.get("/ui/settings").text
@@ -144,7 +144,7 @@ def test_keys_and_users_page_by_cursors(browser: TestClient) -> None:
     assert 'action="/ui/settings/users/' in browser.get(older.replace("&amp;", "&")).text
 
 
-def test_a_message_of_a_megabyte_is_cut_on_pages_of_many_messages(tmp_path: Path) -> None:
+def test_a_very_long_message_is_cut_on_pages_with_many_messages(tmp_path: Path) -> None:
     with visitor(tmp_path, ScriptedModel(["I see."])) as browser:
         body = {"model": "scripted/model", "memory_blocks": [], "name": "Nina"}
         agent = browser.post("/v1/agents/", json=body).json()["id"]

@@ -27,7 +27,7 @@ def browser(tmp_path: Path) -> Iterator[TestClient]:
         yield client
 
 
-def test_an_audit_runs_when_it_is_asked_for(browser: TestClient) -> None:
+def test_an_audit_runs_on_request(browser: TestClient) -> None:
     browser.put("/users/ben/blocks/human", json={"body": "TODO"})
     page = browser.get(f"{home(browser)}/audit").text
     assert "Check this memory" in page
@@ -38,14 +38,14 @@ def test_an_audit_runs_when_it_is_asked_for(browser: TestClient) -> None:
     assert f'href="{home(browser)}/blocks/human/blame?line=3"' in found
 
 
-def test_an_audit_of_much_is_refused_with_the_command_that_does_it(browser: TestClient) -> None:
+def test_an_audit_of_a_large_memory_refers_to_the_command(browser: TestClient) -> None:
     browser.put("/users/ada/blocks/long", json={"body": "word " * 4_001})
     page = browser.get(f"{home(browser)}/audit")
     assert "ricordo memory audit" in page.text
     assert browser.get(f"{home(browser)}/audit", params={"run": "1"}).status_code == 422
 
 
-def test_the_export_page_leads_to_files_that_are_there(browser: TestClient) -> None:
+def test_the_links_of_the_export_page_work(browser: TestClient) -> None:
     page = browser.get(f"{home(browser)}/export").text
     assert "git clone http://localhost:8283/users/ada/memory.git" in page
     links = [part.split('"')[0] for part in page.split('href="')[1:] if part.startswith("/users/")]
@@ -54,7 +54,7 @@ def test_the_export_page_leads_to_files_that_are_there(browser: TestClient) -> N
     assert "This memory follows no repository" in page
 
 
-def test_a_name_means_nothing_to_the_shell_that_the_clone_address_is_pasted_into(
+def test_the_clone_command_is_safe_for_any_user_name(
     browser: TestClient,
 ) -> None:
     browser.post("/v1/users/", json={"name": "x; $(touch gone) `id` 'y"})
@@ -69,7 +69,7 @@ def test_a_name_means_nothing_to_the_shell_that_the_clone_address_is_pasted_into
     )
 
 
-def test_remotes_are_shown_with_their_state(browser: TestClient, tmp_path: Path) -> None:
+def test_remotes_are_shown_on_the_export_page(browser: TestClient, tmp_path: Path) -> None:
     place = tmp_path / "remotes" / "a.git"
     browser.put("/users/ada/remotes", json={"kind": "git", "address": str(place)})
     page = browser.get(f"{home(browser)}/export").text
@@ -77,7 +77,7 @@ def test_remotes_are_shown_with_their_state(browser: TestClient, tmp_path: Path)
     assert "1 remote will no longer be followed" in browser.get(f"{home(browser)}/forget").text
 
 
-def test_forgetting_says_how_much_asks_for_the_name_and_shows_the_receipt(
+def test_erasing_a_person_shows_counts_asks_for_the_name_and_gives_a_receipt(
     browser: TestClient,
 ) -> None:
     id, page = user_id(browser), f"{home(browser)}/forget"
@@ -99,7 +99,7 @@ def test_forgetting_says_how_much_asks_for_the_name_and_shows_the_receipt(
     assert "Signature" in shown
 
 
-def test_an_answer_is_explained_by_what_it_was_made_from(tmp_path: Path) -> None:
+def test_an_answers_explanation_shows_its_prompt_versions_and_proposals(tmp_path: Path) -> None:
     replies = [
         call("memory_insert", label="persona", new_string="Be brief."),
         call("memory_insert", label="human", new_string="Plays <chess>."),
@@ -140,4 +140,4 @@ def test_an_answer_is_explained_by_what_it_was_made_from(tmp_path: Path) -> None
         assert first
         proposals = browser.get(f"/ui/people/{user_id(browser)}").text
         assert "Plays &lt;chess&gt;." in proposals
-        assert f"message={question}" in proposals, "a proposal leads to the message that it is from"
+        assert f"message={question}" in proposals, "a proposal must link to its message"

@@ -23,7 +23,9 @@ SECONDS = 2.5
 
 
 @pytest.mark.soak
-def test_a_memory_is_proposed_approved_and_traced(browser: Browser, tmp_path: Path) -> None:
+def test_a_moving_picture_of_a_proposal_can_be_made_for_the_docs(
+    browser: Browser, tmp_path: Path
+) -> None:
     frames: list[bytes] = []
 
     def look(page: Page) -> None:
@@ -110,9 +112,7 @@ SMALL = {"width": 1000, "height": 560}
 
 
 @pytest.mark.soak
-def test_a_school_with_a_student_a_teacher_and_an_operator(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_pictures_of_a_school_can_be_made_for_the_docs(browser: Browser, tmp_path: Path) -> None:
     pictures: dict[str, bytes] = {}
     bearer = {"authorization": f"Bearer {KEY}"}
     with (
@@ -181,7 +181,7 @@ def size_of(picture: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_moving_picture_has_each_frame(tmp_path: Path, count: int) -> None:
+def test_a_moving_picture_contains_each_frame(tmp_path: Path, count: int) -> None:
     still = (IMAGES / "home.png").read_bytes()
     moving_picture([still] * count, 1.0, tmp_path / "made.png")
     made = (tmp_path / "made.png").read_bytes()

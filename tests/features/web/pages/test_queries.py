@@ -44,7 +44,7 @@ def plan_of(tx: Transaction, statement: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["_DEFAULTS", "_DEFAULTS_FOR_ONE"])
-async def test_a_default_conversation_is_found_by_its_id(name: str, tmp_path: Path) -> None:
+async def test_a_default_conversation_is_found_by_an_index(name: str, tmp_path: Path) -> None:
     """The default conversation was once found by reading all agents.
 
     That took 25 ms with ten thousand agents, in every request that names only an agent.
@@ -58,7 +58,7 @@ async def test_a_default_conversation_is_found_by_its_id(name: str, tmp_path: Pa
     assert "organization_id=?" not in plan
 
 
-async def test_the_runs_of_a_conversation_are_found_by_it(tmp_path: Path) -> None:
+async def test_runs_of_a_conversation_are_found_by_an_index(tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "ricordo.db")
     seen: list[str] = []
 
@@ -79,7 +79,7 @@ async def test_the_runs_of_a_conversation_are_found_by_it(tmp_path: Path) -> Non
     assert ["runs_by_conversation" in plans[0], "runs_by_agent" in plans[1]] == [True, True], plans
 
 
-async def test_summaries_are_those_of_the_conversation_newest_first(tmp_path: Path) -> None:
+async def test_summaries_of_a_conversation_are_listed_newest_first(tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "ricordo.db")
     state = await make.stored_agent(store)
     said = [make.message(state.agent, "Hello.", created_at=number) for number in range(3)]
@@ -100,7 +100,7 @@ async def test_summaries_are_those_of_the_conversation_newest_first(tmp_path: Pa
     await store.close()
 
 
-async def test_agents_used_last_come_first_and_only_those_of_the_caller(tmp_path: Path) -> None:
+async def test_agents_are_listed_by_last_use_and_only_the_callers(tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "ricordo.db")
     ids = [
         (await make.stored_agent(store, make.agent(f"Agent {number}"))).agent.id
@@ -146,7 +146,7 @@ async def test_agents_of_others_do_not_hide_the_agents_that_a_caller_used(tmp_pa
 
 
 @pytest.mark.parametrize("role", ["admin", "user"])
-async def test_agents_used_last_are_found_by_the_newest_runs(role: Role, tmp_path: Path) -> None:
+async def test_agents_used_last_are_found_by_an_index_of_runs(role: Role, tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "ricordo.db")
     seen: list[tuple[str, Any]] = []
 
@@ -195,7 +195,7 @@ def test_the_home_page_shows_the_newest_conversations(tmp_path: Path) -> None:
         assert page.index("second") < page.index("first")
 
 
-def test_the_home_page_offers_the_agent_that_one_talked_with_last(tmp_path: Path) -> None:
+def test_the_home_page_offers_the_agent_of_the_last_conversation(tmp_path: Path) -> None:
     with visitor(tmp_path) as browser:
         first = browser_says(browser, "first")
         browser.post("/v1/agents/", json={"name": "newest"})
@@ -206,7 +206,7 @@ def test_the_home_page_offers_the_agent_that_one_talked_with_last(tmp_path: Path
         assert partner_of(browser) == (second, "Your chat with second")
 
 
-def test_conversations_of_others_do_not_hide_ones_own_last_chat(tmp_path: Path) -> None:
+def test_conversations_of_others_do_not_hide_the_users_last_chat(tmp_path: Path) -> None:
     key = {"authorization": "Bearer operator"}
     with visitor(tmp_path, api_key="operator") as browser:
         browser.headers["origin"] = "http://localhost:8283"

@@ -20,7 +20,7 @@ from tests.seams.server import MODEL, serving
 
 # Forms that are sent after all others, in this order, since they delete what other pages need.
 LAST = ("delete", "remove", "reset", "forget", "disable", "revoke", "logout")
-# Ids of one kind lead to pages of one kind, which differ by owner: this number of them is checked.
+# Pages of one kind differ only by owner: this number of ids of each kind is checked.
 MOST_OF_A_KIND = 3
 Form = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -126,7 +126,7 @@ def crawl(browser: httpx2.Client) -> dict[Form, str]:
         page = browser.get(address)
         if not page.headers.get("content-type", "").startswith("text/html"):
             continue
-        # Links of a page are not refused either.
+        # No link of a page may be refused.
         assert page.status_code != 403, f"{address} is linked, and refused: {page.text[-600:]}"
         found = Forms()
         found.feed(page.text)
@@ -173,7 +173,7 @@ def order(form: Form) -> int:
     return next((number for number, word in enumerate(LAST, 1) if word in words), 0)
 
 
-def test_what_staff_say_on_an_agents_page_is_read_by_nobody_else(people: People) -> None:
+def test_messages_of_staff_on_an_agents_page_are_private(people: People) -> None:
     """A shared conversation is chosen explicitly and labelled; the default is private."""
     agent = people.ask(OPERATOR, "GET", "/v1/agents/")[0]["id"]
     home = f"/ui/agents/{agent}/chat"
@@ -205,11 +205,11 @@ def test_what_staff_say_on_an_agents_page_is_read_by_nobody_else(people: People)
     assert "Write here for everybody" in page
     assert 'id="message"' not in page
     page = people.send(readers[0], "GET", f"{home}?conversation={shared}").text
-    assert 'id="message"' not in page, "users only read what is shared"
+    assert 'id="message"' not in page, "users may only read shared things"
 
 
 @pytest.mark.parametrize("role", ["stranger", "user", "developer", "teacher", "administrator"])
-def test_no_button_of_any_page_is_refused_to_who_sees_it(
+def test_every_visible_button_may_be_used_by_its_viewer(
     people: People, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
@@ -236,7 +236,7 @@ def test_no_button_of_any_page_is_refused_to_who_sees_it(
             if answer.status_code in (401, 403):
                 words = re.search(r'class="error"[^>]*>([^<]*)', answer.text)
                 refused[form] = (forms[form], words and words[1])
-            elif answer.status_code == 200:  # a page with more buttons, such as a list to choose of
+            elif answer.status_code == 200:  # a page with more buttons, such as a list of choices
                 found = Forms()
                 found.feed(answer.text)
                 new = [one for one in found.forms if one not in forms]

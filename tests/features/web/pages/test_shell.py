@@ -70,10 +70,10 @@ def site(opened: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     return opened
 
 
-# A session.
+# Sessions.
 
 
-def test_a_key_opens_a_session_that_does_not_hold_it(site: Site) -> None:
+def test_a_login_opens_a_session_that_does_not_contain_the_key(site: Site) -> None:
     key = site.key("ada")
     for given, name in ((key, "ada"), (OPERATOR, "administrator"), (f"  {key} ", "ada")):
         answer = site.log_in(given, "/ui/agents?q=x")
@@ -84,12 +84,12 @@ def test_a_key_opens_a_session_that_does_not_hold_it(site: Site) -> None:
         assert f"{name} <small>" in site.http.get("/").text
 
 
-def test_over_https_the_session_stays_there(site: Site) -> None:
+def test_a_session_cookie_over_https_is_secure(site: Site) -> None:
     answer = site.log_in(OPERATOR, **{"x-forwarded-proto": "https"})
     assert answer.headers["set-cookie"].lower().endswith("; secure")
 
 
-def test_a_wrong_key_opens_nothing_and_says_so(site: Site) -> None:
+def test_a_wrong_key_opens_no_session(site: Site) -> None:
     for key in (
         "wrong",
         "",
@@ -105,7 +105,7 @@ def test_a_wrong_key_opens_nothing_and_says_so(site: Site) -> None:
         assert 'name="next" value="/ui/agents"' in answer.text
 
 
-def test_after_twenty_wrong_keys_each_waits_and_right_ones_do_not(
+def test_after_twenty_wrong_keys_only_wrong_ones_are_delayed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
@@ -130,7 +130,7 @@ def test_after_twenty_wrong_keys_each_waits_and_right_ones_do_not(
     assert len(waited) == 1
 
 
-def test_a_session_ends_with_its_key_its_user_and_its_time(
+def test_a_session_ends_with_its_key_its_user_or_its_lifetime(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.log_in(OPERATOR)
@@ -149,7 +149,7 @@ def test_a_session_ends_with_its_key_its_user_and_its_time(
     assert not site.is_in()
 
 
-def test_a_session_that_was_changed_is_none(site: Site) -> None:
+def test_a_forged_session_is_refused(site: Site) -> None:
     session = site.log_in(site.key("ada")).cookies[SESSION]
     assert site.is_in(session)
     text, _, signature = session.rpartition("_")
@@ -175,7 +175,7 @@ def test_a_session_of_the_operators_key_ends_when_the_setting_changes(tmp_path: 
         assert not Site(server, http).is_in(session)
 
 
-def test_the_last_login_counts_and_logout_ends_it(site: Site) -> None:
+def test_a_new_login_replaces_the_session_and_logout_ends_it(site: Site) -> None:
     site.log_in(OPERATOR)
     site.log_in(site.key("ada"))
     assert "ada <small>(user)" in site.http.get("/").text
@@ -186,7 +186,7 @@ def test_the_last_login_counts_and_logout_ends_it(site: Site) -> None:
     assert "Log in" in site.http.get("/").text
 
 
-def test_a_session_of_the_login_provider_ends_for_whoever_kept_its_cookie(site: Site) -> None:
+def test_leaving_a_provider_session_also_ends_copied_cookies(site: Site) -> None:
     for leave in (lambda: site.http.post("/ui/logout", headers=OWN), lambda: site.log_in(OPERATOR)):
         kept = site.key("ada", kind="session")
         site.http.cookies.set(SESSION, kept)
@@ -196,7 +196,7 @@ def test_a_session_of_the_login_provider_ends_for_whoever_kept_its_cookie(site: 
         site.http.cookies.clear()
 
 
-def test_a_session_that_is_over_is_taken_from_the_browser_and_counts_once(site: Site) -> None:
+def test_an_ended_session_cookie_is_deleted(site: Site) -> None:
     key = site.revoked("rita")
     for path in ("/", "/ui/login"):
         site.http.cookies.set(SESSION, key, domain="127.0.0.1")
@@ -204,14 +204,14 @@ def test_a_session_that_is_over_is_taken_from_the_browser_and_counts_once(site: 
         assert SESSION not in site.http.cookies
 
 
-def test_a_cookie_of_another_server_hides_no_session(site: Site) -> None:
+def test_a_session_is_found_among_cookies_of_other_servers(site: Site) -> None:
     session = site.log_in(site.key("ada")).cookies[SESSION]
     site.http.cookies.clear()
     cookie = f'theirs={{"a": "b c", [d]}}; {SESSION}={session}; x'
     assert site.http.get("/ui/agents", headers={"cookie": cookie}).status_code == 200
 
 
-# The way in.
+# Login.
 
 ELSEWHERE = (
     *(
@@ -228,13 +228,13 @@ ELSEWHERE = (
 
 
 @pytest.mark.parametrize("next", ELSEWHERE)
-def test_a_login_leads_nowhere_but_here(next: str, site: Site) -> None:
+def test_a_login_redirects_only_within_this_server(next: str, site: Site) -> None:
     assert site.log_in(OPERATOR, next).headers["location"] == "/"
     page = site.http.get("/ui/login", params={"next": next}).text
     assert 'name="next" value="/"' in page
 
 
-def test_a_page_without_a_key_leads_to_the_login_and_back(site: Site) -> None:
+def test_a_page_without_a_session_redirects_to_login_and_back(site: Site) -> None:
     for path in (
         "/ui/agents?q=a%20b&tag=%C3%A9",
         "/ui/people/ada/blocks/my%20notes%3F%C3%A9",
@@ -254,7 +254,7 @@ def test_a_page_without_a_key_leads_to_the_login_and_back(site: Site) -> None:
         site.http.cookies.clear()
 
 
-def test_the_first_request_after_a_start_and_after_the_first_key_needs_one(tmp_path: Path) -> None:
+def test_requests_after_the_first_key_need_a_key_at_once(tmp_path: Path) -> None:
     for folder, open_path in (("first", "/"), ("second", "/ui/login")):
         with (
             serving(tmp_path / folder) as server,
@@ -271,7 +271,7 @@ def test_the_first_request_after_a_start_and_after_the_first_key_needs_one(tmp_p
             assert "Every other request needs a key" in http.get("/").text
 
 
-def test_a_program_without_a_key_is_refused_in_json(site: Site) -> None:
+def test_a_program_without_a_key_gets_a_json_error(site: Site) -> None:
     for headers in (
         {"accept": "*/*"},
         {"accept": "application/json"},
@@ -282,15 +282,13 @@ def test_a_program_without_a_key_is_refused_in_json(site: Site) -> None:
     assert "Bearer" in refused(site.http.post("/ui/agents", headers={"accept": "*/*"}), 401)
 
 
-def test_a_form_whose_session_is_over_leads_to_the_login(site: Site) -> None:
+def test_a_form_with_an_ended_session_redirects_to_login(site: Site) -> None:
     site.http.cookies.set(SESSION, site.revoked("rita"))
     answer = site.http.post("/ui/agents", data={"name": "x"}, headers=OWN)
     assert (answer.status_code, answer.headers["location"]) == (303, "/ui/login?next=%2F")
 
 
-def test_with_a_login_provider_there_is_a_button_and_without_none(
-    site: Site, tmp_path: Path
-) -> None:
+def test_the_login_page_has_a_button_for_a_configured_provider(site: Site, tmp_path: Path) -> None:
     assert "organization" not in site.http.get("/ui/login").text
     with (
         providing() as provider,
@@ -311,7 +309,7 @@ def test_with_a_login_provider_there_is_a_button_and_without_none(
 # Forms of other pages.
 
 
-def test_a_page_of_elsewhere_can_neither_write_with_a_session_nor_open_one(site: Site) -> None:
+def test_pages_of_other_origins_can_neither_write_nor_log_in(site: Site) -> None:
     site.log_in(OPERATOR)
     session, agents = site.http.cookies[SESSION], len(ok(site.send(OPERATOR, "GET", "/v1/agents/")))
     for headers in (
@@ -343,7 +341,7 @@ def test_a_page_of_elsewhere_can_neither_write_with_a_session_nor_open_one(site:
     )
 
 
-def test_without_keys_a_page_of_elsewhere_may_not_write(tmp_path: Path) -> None:
+def test_without_keys_pages_of_other_origins_cannot_write(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         for origin in ("https://evil.example", "null", "http://localhost:1"):
             for path in ("/ui/agents", "/ui/first", "/ui/login", "/ui/settings/keys"):
@@ -355,10 +353,10 @@ def test_without_keys_a_page_of_elsewhere_may_not_write(tmp_path: Path) -> None:
         assert ok(http.get("/v1/keys/")) == []
 
 
-# The message on the next page.
+# Notices on the next page.
 
 
-def test_what_a_form_did_is_said_once_and_cannot_be_forged(site: Site) -> None:
+def test_a_forms_notice_is_shown_once_and_cannot_be_forged(site: Site) -> None:
     site.log_in(OPERATOR)
     name = "日本語の長い名前" * 30
     answer = site.http.post("/ui/agents", data={"name": name, "model": MODEL}, headers=OWN)
@@ -388,7 +386,7 @@ def test_what_a_form_did_is_said_once_and_cannot_be_forged(site: Site) -> None:
 # Errors.
 
 
-def test_what_may_not_be_seen_or_is_not_there_is_a_page(site: Site) -> None:
+def test_forbidden_and_missing_pages_show_an_error_page(site: Site) -> None:
     site.log_in(site.key("ada"))
     missing = "agent-00000000-0000-4000-8000-000000000000"
     for path, status in (
@@ -421,14 +419,14 @@ def test_what_may_not_be_seen_or_is_not_there_is_a_page(site: Site) -> None:
         assert location == (home or "/ui//evil.example")
 
 
-def test_a_part_of_a_page_that_is_refused_is_a_sentence(site: Site) -> None:
+def test_a_refused_page_fragment_is_an_error_paragraph(site: Site) -> None:
     site.log_in(site.key("ada"))
     answer = site.http.post("/ui/proposals/diff-1/approve", headers={**OWN, "hx-request": "true"})
     assert answer.status_code == 404
     assert answer.text.startswith('<p class="error" role="alert">')
 
 
-# Every page.
+# All pages.
 
 
 @pytest.fixture(scope="module")
@@ -450,7 +448,7 @@ def pages_of(world: World) -> list[Cell]:
     ]
 
 
-def test_every_page_forbids_frames_and_whatever_is_not_of_this_server(world: World) -> None:
+def test_every_page_forbids_frames_and_outside_sources(world: World) -> None:
     values, pages = {**world.shared, **world.own}, pages_of(world)
     assert len(pages) > 15
     # Every page for the operator, who sees most of it; a third of them for a user.
@@ -489,7 +487,7 @@ def addresses_of(page: str) -> list[str]:
     ]
 
 
-def test_a_student_is_not_told_the_name_of_an_agent_they_may_not_use(world: World) -> None:
+def test_a_restricted_agents_name_is_hidden_from_other_students(world: World) -> None:
     hidden = world.ask(
         OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "name": "Zorro the hidden"}
     )["id"]
@@ -508,7 +506,7 @@ def test_a_student_is_not_told_the_name_of_an_agent_they_may_not_use(world: Worl
             assert ("Zorro" in world.send(key, "GET", path).text) == sees, (path, key)
 
 
-# Below a path.
+# A server under a root path.
 
 
 def walk(http: Any, base: str, starts: list[str], most: int) -> set[str]:
@@ -548,7 +546,7 @@ def below(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(server, http)
 
 
-def test_below_a_path_every_address_begins_with_it(below: Site) -> None:
+def test_under_a_root_path_every_address_starts_with_it(below: Site) -> None:
     http, base = below.http, "/ricordo"
     assert http.get(base, headers=PAGE).status_code in (200, 307)
     answer = http.get(f"{base}/ui/agents?q=x", headers=PAGE)
@@ -576,7 +574,7 @@ def test_below_a_path_every_address_begins_with_it(below: Site) -> None:
     assert SESSION not in http.cookies
 
 
-def test_a_server_that_another_app_mounts_is_below_its_path(tmp_path: Path) -> None:
+def test_a_mounted_server_prefixes_every_address(tmp_path: Path) -> None:
     """Like with `uvicorn --root-path`, the path contains the prefix, and `root_path` names it."""
     settings = Settings(data_dir=tmp_path, find_local_models=False, model=None, api_key=None)
     inner = create_app(settings, ProviderSettings.model_construct())
