@@ -105,10 +105,10 @@ async def test_repeating_an_import_stores_nothing_twice(stage: Stage, agent: str
 async def test_an_otid_of_another_message_refuses_the_whole_import(
     stage: Stage, agent: str, other: dict[str, Any]
 ) -> None:
-    new = numbered(2 * PORTION)
-    await imported(stage, agent, new[-1:])
+    new = numbered_messages(2 * PORTION)
+    await import_into(stage, agent, new[-1:])
     # In another conversation the same text is another message.
-    await imported(stage, agent, new[1:2], await a_second_thread(stage, agent))
+    await import_into(stage, agent, new[1:2], await second_conversation(stage, agent))
     new[-1] = replace(new[-1], created_at="2020-01-01")  # another time makes no other message
     before = await stored_ids(stage.store, agent)
     with pytest.raises(Conflict, match=f"otid-{2 * PORTION - 1} belongs to another message"):

@@ -17,7 +17,8 @@ from ricordo.features.identity.login.tokens import Expected, verify_token
 from ricordo.features.openai.caller import verified_user
 from ricordo.signed_tokens import read_token
 
-SECRET = "a-secret"  # shorter than PyJWT likes
+# A secret of this length is shorter than PyJWT recommends.
+SECRET = "a-secret"
 ISSUER, CLIENT, NONCE = "https://login.example.org", "ricordo", "of-this-login"
 EXPECTED = Expected(ISSUER, CLIENT, NONCE)
 Json = dict[str, Any]

@@ -85,8 +85,8 @@ def test_a_length_refusal_is_recognized_in_every_known_wording() -> None:
     for words in SPELLINGS.values():
         said = words.format(n=SIZE, limit=LIMIT)
         # The server has accepted a request that is nearly as large, or a smaller one.
-        assert judged(said, estimate=5_900), said
-        assert judged(said), said
+        assert judged_too_long(said, estimate=5_900), said
+        assert judged_too_long(said), said
 
 
 def test_a_length_refusal_is_recognized_in_many_languages_and_codes() -> None:

@@ -363,6 +363,6 @@ def test_every_request_soon_fits_even_if_the_estimate_is_half_or_double(
             assert question in window
             window += exchange(size)
         ask(begin)
-        window.append(said(3, "assistant"))
+        window.append(message_of_size(3, "assistant"))
     # The loop learns the correction once, and keeps it.
     assert refusals <= 2

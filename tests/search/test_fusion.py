@@ -45,11 +45,11 @@ def test_word_scores_and_similarities_both_count() -> None:
         (floats(2, 8, 0), similarities(NONE, NONE, NONE), [0.25, 1.0, 0.0]),
         # Without a hit by words the similarities give the order, and one known similarity is enough
         # for a hit.
-        (floats(0, 0, 0), likeness(0.2, 0.9, NONE), [1e-6, 1.0, 0.0]),
-        (floats(0, 0), likeness(NONE, -0.3), [0.0, 1.0]),
+        (floats(0, 0, 0), similarities(0.2, 0.9, NONE), [1e-6, 1.0, 0.0]),
+        (floats(0, 0), similarities(NONE, -0.3), [0.0, 1.0]),
         # If a document has no vector yet, its score by words also stands in for its similarity.
-        (floats(4, 2, 0), likeness(NONE, 0.5, 0.4), [1.0, 0.29 + 0.42, 0.42e-6]),
-        (floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1), [0.58, 1.0, 0.42, 0.0]),
+        (floats(4, 2, 0), similarities(NONE, 0.5, 0.4), [1.0, 0.29 + 0.42, 0.42e-6]),
+        (floats(4, 4, 0, 0), similarities(0.1, 0.5, 0.5, 0.1), [0.58, 1.0, 0.42, 0.0]),
     ):
         assert fuse(documents(len(lexical)), lexical, similar).tolist() == pytest.approx(
             scores, abs=1e-6
@@ -154,7 +154,7 @@ def test_the_common_directions_are_those_of_greatest_variance() -> None:
     )
     assert common.directions @ common.directions.T == pytest.approx(np.eye(3), abs=1e-5)
     # `focus` removes the common directions from a query.
-    focused = focus(spread(1, seed=8)[0].astype(np.float32), common)
+    focused = focus(vectors_in_three_directions(1, seed=8)[0].astype(np.float32), common)
     assert common.directions @ focused == pytest.approx([0, 0, 0], abs=1e-5)
     for few in (
         vectors_in_three_directions(99),

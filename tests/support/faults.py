@@ -457,7 +457,8 @@ async def run_campaign(
         kinds=dict(campaign.kinds),
         turns=campaign.turns,
         requests=model.count,
-        refused=model.refused,  # Refused as too long.
+        # Requests that were refused because they were too long.
+        refused=model.refused,
         summaries=model.summaries,
         restarts=world.restarts,
         seconds=round(time.monotonic() - began, 1),

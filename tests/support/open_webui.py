@@ -45,7 +45,7 @@ class StoredFile:
 
 @dataclass
 class Base:
-    """A knowledge base: `folders` are ids by path, `files` the folder of each file by its id."""
+    """A knowledge base: `folders` has ids by path, `files` the folder of each file by its id."""
 
     id: str
     name: str

@@ -106,7 +106,7 @@ def test_an_unknown_field_is_refused_by_name_wherever_it_stands(
 def test_a_listed_model_configuration_can_be_sent_back(
     http: httpx2.Client, agent: AgentState
 ) -> None:
-    """Older clients choose a model so: `llm_config=client.models.list()[0]`."""
+    """Older clients choose a model by `llm_config=client.models.list()[0]`."""
     config = http.get("/v1/models/").json()[0]
     made = http.post("/v1/agents/", json={"llm_config": config})
     assert made.status_code == 200

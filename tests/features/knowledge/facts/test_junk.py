@@ -9,8 +9,8 @@ from ricordo.domain.clock import DAY
 from ricordo.features.knowledge.facts.extraction import drafts_in
 
 NOW = 20_000 * DAY
-# By language: statements that are facts, phrases that make a statement no fact, and phrases after
-# which it is still a fact. Within a sentence a statement begins with a small letter if it can.
+# By language: statements that are facts, phrases that make a statement no fact, and phrases that
+# leave it a fact. Within a sentence a statement begins with a small letter if it can.
 FRAMES: dict[str, tuple[list[str], list[str], list[str]]] = {
     "English": (
         ["I live in Graz", "I work as a nurse", "I bought a boat", "I will move to Rome", "I like tea", "I have a dog", "I am going to marry Ben"],
