@@ -515,7 +515,8 @@ def change_settings(
         tx: The transaction.
         memory: The user's memory.
         label: The current label.
-        changed: New settings by their names in `blocks.SETTINGS`; other settings stay.
+        changed: New settings by their names in `blocks.SETTINGS`; other settings stay. None removes
+            a setting of `blocks.OPTIONAL_SETTINGS`.
         by: The author, or metadata whose empty reason `message` replaces. Only an owner of the
             block may change settings.
         message: The reason for the log; None: "Change" and the label.
@@ -745,6 +746,9 @@ def _lock_memory(tx: Transaction, memory: UserMemory) -> UserMemory:
 
 
 def _checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    for name, setting in settings.items():
+        if setting is None and name not in blocks.OPTIONAL_SETTINGS:
+            raise Invalid(f'The setting "{name}" of a memory block needs a value.')
     if settings.get("policy") not in (None, *get_args(Policy)):
         raise Invalid(
             f'There is no policy "{settings["policy"]}". Use: {", ".join(get_args(Policy))}.'

@@ -8,7 +8,7 @@ block's chain, all in one transaction. Three other writers check less: commits t
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from operator import itemgetter
 from typing import Any
 
@@ -160,6 +160,10 @@ _OTHER_USERS = 2
 SETTINGS = (
     *("title", "description", "limit", "policy", "schema_ref"),
     *("agent_id", "course", "metadata", "hidden", "read_only", "shared", "seen_as", "egress"),
+)
+# Settings that a block can be without. Each other setting always has a value.
+OPTIONAL_SETTINGS = frozenset(
+    field.name for field in fields(Block) if field.name in SETTINGS and field.default is None
 )
 _update = ROWS.updates("label", *_WRITTEN, *SETTINGS, where=_IS_AS_READ)
 _RELABEL = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))

@@ -183,6 +183,22 @@ def purge(
     return True
 
 
+def purge_all(
+    tx: Transaction,
+    table: Table,
+    column: str,
+    keys: Collection[Any],
+    before: BeforePurge,
+    counts: Counter[str],
+) -> None:
+    """Delete all rows with these keys, and the rows that refer to them, in this transaction.
+
+    It is for few rows. The arguments are those of `purge`.
+    """
+    while purge(tx, table, column, keys, before=before, counts=counts):
+        pass
+
+
 def purge_passages(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bool:
     """Delete a portion of these passages.
 
@@ -257,15 +273,17 @@ def purge_messages(
     """
     conversations.lock(tx, conversation_id)
     ids = _messages(tx, conversation_id, messages.c.seq <= newest)
+    purged_before = counts["messages"]
     purge(tx, messages, "id", ids, before=before, counts=counts)
-    return len(ids) == PORTION
+    # The portion may have been rows of a plugin that refer to the messages.
+    return len(ids) == PORTION or counts["messages"] - purged_before < len(ids)
 
 
 def purge_these(tx: Transaction, message_ids: Sequence[str], before: BeforePurge) -> None:
     """Purge all these messages, in portions within this transaction."""
     for start in range(0, len(message_ids), PORTION):
         portion = message_ids[start : start + PORTION]
-        purge(tx, messages, "id", portion, before=before, counts=Counter())
+        purge_all(tx, messages, "id", portion, before=before, counts=Counter())
 
 
 def count_fewer_messages(tx: Transaction, rows: Sequence[Any]) -> None:

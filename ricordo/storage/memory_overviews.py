@@ -7,7 +7,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, String, and_, case, cast, false, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    String,
+    and_,
+    case,
+    cast,
+    false,
+    func,
+    or_,
+    select,
+    tuple_,
+)
 
 from ricordo.domain.block import NEVER_REMEMBER, OwnerKind
 from ricordo.domain.scope import Scope, User
@@ -30,6 +42,7 @@ from ricordo.storage.schema.memory_tables import (
 # The labels of blocks about a person, as agents name them.
 _ABOUT_THE_PERSON = ("human", "user", "student", "person")
 _LONGEST_BEGINNING = 2_000  # characters of a block's text
+_READ_AT_ONCE = 100  # blocks that may have a mark
 _OWNER_NAME = case(
     (chains.c.owner_kind == "user", users.c.name),
     else_=func.coalesce(agents.c.name, "a shared block"),
@@ -115,23 +128,31 @@ def waiting_by_owner(
 
 
 def blocks_marked_for(
-    tx: Transaction, scope: Scope, user: User, mark: str, *, labels: Collection[str], limit: int
+    tx: Transaction,
+    scope: Scope,
+    user: User,
+    mark: tuple[str, str],
+    *,
+    labels: Collection[str],
+    limit: int,
 ) -> list[AttachedBlock]:
-    """Return unshared blocks of the user's agents whose metadata contains this mark.
+    """Return unshared blocks of the user's agents whose metadata has this mark.
 
     Args:
         tx: The transaction.
         scope: The organization.
         user: The user; agents that this user may not use are left out.
-        mark: A text to look for in the JSON of the metadata, as a pattern of LIKE. It may also
-            occur where the caller does not mean it.
+        mark: A field of the metadata, and its value in ASCII.
         labels: Blocks with these labels are left out.
         limit: The most blocks.
     """
     users_scope = replace(scope, subject_id=user.id, role="user")
-    columns = (blocks.c[name] for name in ("label", "title", "description", "metadata"))
+    field, content = mark
+    names = ("label", "title", "description", "metadata")
+    place = (agents.c.seq, agents_blocks.c.seq)
     statement = (
-        select(agents.c.id, agents.c.name, *columns)
+        select(agents.c.id, agents.c.name, *(blocks.c[name] for name in names))
+        .add_columns(place[0].label("agent_seq"), place[1].label("link_seq"))
         .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
         .join(agents, agents.c.id == agents_blocks.c.agent_id)
         .where(
@@ -139,13 +160,22 @@ def blocks_marked_for(
             *may_use(users_scope),
             agents.c.hidden.is_(False),
             blocks.c.shared.is_(False),
-            cast(blocks.c.metadata, String).contains(mark),
+            # This finds few others, such as blocks with the value in another field.
+            cast(blocks.c.metadata, String).contains(content, autoescape=True),
             blocks.c.label.not_in([*labels]),
         )
-        .order_by(agents.c.seq, agents_blocks.c.seq)
-        .limit(limit)
+        .order_by(*place)
+        .limit(_READ_AT_ONCE)
     )
-    return [AttachedBlock(*row) for row in tx.all(statement)]
+    marked: list[AttachedBlock] = []
+    after = (0, 0)
+    while len(marked) < limit:
+        rows = tx.all(statement.where(tuple_(*place) > tuple_(*after)))
+        marked += [AttachedBlock(*row[:-2]) for row in rows if row.metadata.get(field) == content]
+        if len(rows) < _READ_AT_ONCE:
+            break
+        after = (rows[-1].agent_seq, rows[-1].link_seq)
+    return marked[:limit]
 
 
 def ids_of_blocks(

@@ -15,7 +15,7 @@ from ricordo.domain.version import BlockVersion
 from ricordo.errors import Forbidden, Invalid, NotFound, TooLong
 from ricordo.memory import submission, user_memory
 from ricordo.memory.user_memory import PutOptions
-from ricordo.storage import history, users
+from ricordo.storage import blocks, history, users
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users as users_table
@@ -193,6 +193,20 @@ async def test_an_agent_cannot_put_against_the_policy_or_change_settings(
         )
     block = await found(store, "human")
     assert (block.value, block.policy) == ("y", "guarded")
+
+
+@pytest.mark.parametrize("name", blocks.SETTINGS)
+async def test_a_setting_without_a_value_is_removed_or_refused(
+    store: SqliteStore, name: str
+) -> None:
+    before = await put(store, "human", "x", title="About", limit=77)
+    if getattr(Block("", "", "", "", ""), name) is None:
+        await run_on_memory(store, user_memory.change_settings, "human", {name: None}, ADA)
+        assert getattr(await found(store, "human"), name) is None
+    else:
+        with pytest.raises(Invalid, match=f'"{name}" of a memory block needs a value'):
+            await run_on_memory(store, user_memory.change_settings, "human", {name: None}, ADA)
+        assert await found(store, "human") == before
 
 
 async def test_users_with_equal_labels_have_separate_blocks(store: SqliteStore) -> None:

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Index, Table, insert, select, text
 
-from ricordo.agents.deletion import empty_conversation, purge_portion
+from ricordo.agents.deletion import before_purge, empty_conversation, purge_portion
 from ricordo.domain.agent import Agent, Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive
@@ -22,7 +23,9 @@ from ricordo.storage.deletion import PORTION, Kind
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema import columns
 from ricordo.storage.schema.columns import metadata
+from ricordo.storage.schema.core_tables import messages as message_rows
 from tests.seams import make
 from tests.seams.stores import flush
 
@@ -211,6 +214,52 @@ async def test_a_conversation_is_emptied_up_to_a_message_with_correct_counts(
     assert (counts, await count()) == ([322, 172, 22], 1)
     left = await store.read(lambda tx: messages.page(tx, scope, Page()))
     assert {message.id for message in left} == {kept.id, late.id}
+
+
+@pytest.fixture
+async def notes(store: SqliteStore) -> AsyncIterator[Table]:
+    """A plugin's table whose rows refer to messages."""
+    table = columns.table(
+        "plugin_notes",
+        columns.seq(),
+        columns.reference("message_id", "messages"),
+        Index("plugin_notes_by_message", "message_id"),
+        erasure="delete",
+    )
+    caches = (deletion._children, deletion._find_children)
+    for cache in caches:
+        cache.cache_clear()
+    await store.write(lambda tx: table.create(tx.connection))
+    yield table
+    await store.write(lambda tx: table.drop(tx.connection))
+    metadata.remove(table)
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.parametrize("way", ["reset", "named", "forgotten"])
+async def test_messages_go_although_rows_of_a_plugin_refer_to_them(
+    store: SqliteStore, notes: Table, way: str
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    said = await make.stored_messages(store, *(make.message(agent) for _ in range(PORTION + 5)))
+    ids = [message.id for message in said]
+
+    def remove(tx: Transaction) -> None:
+        tx.run(insert(notes), [{"message_id": id} for id in ids for _ in range(2)])
+        if way == "reset":
+            while purge_portion(tx, "messages", said[0].conversation_id, said[-1].seq):
+                pass
+        elif way == "named":
+            deletion.purge_these(tx, ids, before_purge)
+        else:
+            removed = Counter[str]()
+            deletion.purge_all(tx, message_rows, "id", ids, before_purge, removed)
+            assert removed == {"messages": len(ids), "plugin_notes": 2 * len(ids)}
+
+    await store.write(remove)
+    assert await store.read(lambda tx: messages.by_ids(tx, ids)) == []
+    assert await store.read(lambda tx: tx.all(select(notes))) == []
 
 
 async def test_only_existing_objects_are_hidden_and_only_hidden_ones_purged(

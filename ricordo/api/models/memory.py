@@ -26,6 +26,7 @@ from ricordo.memory.blame import Blame
 from ricordo.memory.schemas import require_schema, starting_settings
 from ricordo.memory.sections import starting_text
 from ricordo.memory.text import PieceKind, by_words, unified
+from ricordo.storage.blocks import OPTIONAL_SETTINGS
 
 _MOST_AT_ONCE = 500
 # Characters of one line in an answer about lines.
@@ -132,7 +133,8 @@ BlockUpdate.take_back(BlockResponse)
 class BlockSettings(RequestModel):
     """The settings of a user's block.
 
-    An omitted field keeps its value; null resets it.
+    An omitted field keeps its value. null removes the title, the description, the schema, the agent
+    or the course, and keeps the other settings.
     """
 
     title: str | None = Field(None, max_length=_SHORT)
@@ -155,11 +157,8 @@ class BlockSettings(RequestModel):
         return {
             name: setting
             for name in names
-            if (setting := getattr(self, name)) is not None or name in _NULLABLE
+            if (setting := getattr(self, name)) is not None or name in OPTIONAL_SETTINGS
         }
-
-
-_NULLABLE = ("title", "description", "schema_ref", "agent_id", "course")
 
 
 class PutBlockRequest(BlockSettings):

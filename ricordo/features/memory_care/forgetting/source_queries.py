@@ -153,7 +153,9 @@ class TableSource:
         forgetting: Forgetting,
     ) -> None:
         if self.deletes:
-            deletion.purge(tx, self.table, "seq", [row["seq"]], before_purge, forgetting.removed)
+            deletion.purge_all(
+                tx, self.table, "seq", [row["seq"]], before_purge, forgetting.removed
+            )
             return
         changed = changed_words(row, word_columns(self.table), needle, matches)
         if not changed:
@@ -285,7 +287,9 @@ class PassageSource:
             forgetting.partitions[passage.archive_id] = "passages"
             is_file = passage.archive_id.startswith(_FOLDER)
             if text.strip() == MARK and not is_file:
-                deletion.purge(tx, passages, "id", [passage.id], before_purge, forgetting.removed)
+                deletion.purge_all(
+                    tx, passages, "id", [passage.id], before_purge, forgetting.removed
+                )
                 continue
             index.rewrite_passage(tx, replace(passage, text=text, metadata=metadata))
             forgetting.changed["passages"] += 1

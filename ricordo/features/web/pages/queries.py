@@ -126,10 +126,9 @@ def expected_blocks(
         labels: The labels of blocks that the user has. Blocks with these labels are left out.
         limit: The most blocks that are returned.
     """
-    marked = memory_overviews.blocks_marked_for(
-        tx, scope, user, FOR_ALL, labels=labels, limit=limit
+    return memory_overviews.blocks_marked_for(
+        tx, scope, user, (COPY, FOR_ALL), labels=labels, limit=limit
     )
-    return [block for block in marked if block.metadata.get(COPY) == FOR_ALL]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,14 @@ from sqlalchemy.engine import Engine
 
 from ricordo.domain.message import TextPart
 from ricordo.domain.scope import NOBODY, Role, Scope
+from ricordo.features.web.pages.queries import expected_blocks
+from ricordo.memory.course_blocks import COPY, FOR_ALL
 from ricordo.storage import (
     agent_access,
     conversation_overviews,
     conversations,
     deletion,
+    memory_overviews,
     messages,
     runs,
     users,
@@ -160,6 +163,28 @@ async def test_agents_used_last_are_found_by_an_index_of_runs(role: Role, tmp_pa
     assert "SEARCH runs USING INDEX runs_by_time" in plan
     assert "organization_id=?" not in plan.replace("runs_by_time (organization_id=?)", "")
     assert not re.search(r"SCAN (agents|agents_users|runs)\b(?!_read)", plan), plan
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{COPY: FOR_ALL.replace("_", "-")}, {COPY: FOR_ALL.upper()}, {"note": FOR_ALL}, {}],
+    ids=str,
+)
+async def test_other_blocks_do_not_hide_the_blocks_that_courses_will_add(
+    metadata: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_overviews, "_READ_AT_ONCE", 3)
+    store = open_sqlite(tmp_path / "ricordo.db")
+    others = [make.block(f"other-{number}", metadata=metadata) for number in range(7)]
+    marked = [make.block(f"marked-{number}", metadata={COPY: FOR_ALL}) for number in range(4)]
+    await make.stored_agent(store, with_blocks=[*others, *marked])
+    user = await store.write(lambda tx: users.find_or_make(tx, Scope(), "ada"))
+    for limit in (2, 4, 9):
+        blocks = await store.read(
+            lambda tx, limit=limit: expected_blocks(tx, Scope(), user, {"marked-0"}, limit)  # type: ignore[misc]
+        )
+        assert [block.label for block in blocks] == ["marked-1", "marked-2", "marked-3"][:limit]
+    await store.close()
 
 
 def test_the_home_page_shows_the_newest_conversations(tmp_path: Path) -> None:
