@@ -1,8 +1,9 @@
 """Faults left in memory after thirty days of talk: junk, duplicates and so on, by user.
 
-`python -m bench.hygiene` plays scripted people with the librarian as their agent's model, and rules
-that read facts. `--model HANDLE` uses a real model, for the talk and for the facts. The clock is
-simulated, so a day takes as long as its turns. It exits with 1 if a share reaches 5 %.
+`python -m bench.hygiene` simulates scripted people. Their agents use the librarian as the model,
+and facts are extracted by rules. `--model HANDLE` uses a real model for both. The clock is
+simulated, so a day takes as long as its turns. The exit code is 1 if the share of a fault reaches
+5 %.
 """
 
 import argparse
@@ -40,7 +41,8 @@ from tests.seams.stores import ManualClock
 DAYS = 30
 GATE = 0.05
 DAY_SECONDS = 86_400
-# Statements of a person about themselves, by subject: the first value, then the later ones.
+# By subject: the sentences (for the first value, then for later values) and the values that fill
+# them.
 _FACTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "home": (("I live in {}.", "I moved to {} last week."), ("Graz", "Vienna", "Turin")),
     "job": (("I work as a {}.", "I work as a {} now."), ("nurse", "teacher")),

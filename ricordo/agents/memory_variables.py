@@ -41,7 +41,7 @@ def require_variables(
     """
     names = {name for block in blocks for name in _VARIABLE.findall(block.value)}
     if unknown := sorted(variables.keys() - names):
-        variable_list = f"Its variables are: {', '.join(sorted(names)) or 'none'}."
+        variable_list = f"The new blocks have the variables: {', '.join(sorted(names)) or 'none'}."
         raise Invalid(
-            f'No block of the {owner} has the variable "{unknown[0][:100]}". {variable_list}'
+            f'No new block of the {owner} has the variable "{unknown[0][:100]}". {variable_list}'
         )

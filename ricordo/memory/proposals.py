@@ -121,7 +121,8 @@ def propose_edits(
         edits: The edits that wait for approval. Each block's edits make one proposal.
         context: The author of the edits, and the lifetime of proposals.
         home_chain: The chain for new blocks; None if there are none.
-        visible_blocks: The blocks that the agent sees, whose labels name waiting changes.
+        visible_blocks: The blocks that the agent sees. Their shown labels are used to list the
+            waiting changes.
 
     Returns:
         Results and failures, both as sentences for the agent by call id.

@@ -19,7 +19,10 @@ from tests.seams.stage import Gate, Stage, returns, roles, soon, text_of
 
 
 class Elsewhere:
-    """A runner of custom tools: it returns the arguments, or a result that the test sets."""
+    """A runner of custom tools that records calls.
+
+    It returns a fixed result, or fails if the argument `fails` is set.
+    """
 
     tool_types: tuple[ToolType, ...] = ("custom",)
 

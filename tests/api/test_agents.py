@@ -64,13 +64,12 @@ def test_a_memory_variable_that_no_new_block_has_is_refused(
     }
     told = refused(http.post("/v1/agents/", json=body), 400)
     assert (
-        told
-        == 'INVALID_ARGUMENT: No block of the agent has the variable "drink". Its variables are: '
-        "none."
+        told == 'INVALID_ARGUMENT: No new block of the agent has the variable "drink". '
+        "The new blocks have the variables: none."
     )
     body["memory_blocks"] = [{"label": "human", "value": "{{name}} {{town}}"}]
     told = refused(http.post("/v1/agents/", json=body), 400)
-    assert told.endswith("Its variables are: name, town.")
+    assert told.endswith("The new blocks have the variables: name, town.")
     body["memory_blocks"][0] |= {"value": "{{drink}}", "limit": 2}
     assert "would hold 3 characters, but its limit is 2" in refused(
         http.post("/v1/agents/", json=body), 422

@@ -17,7 +17,7 @@ from tests.support.campaign_record import continued
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
 
-# Kills by forks of one process; they may take five minutes.
+# Number of kills in one run of the helper program, which may take five minutes.
 _AT_ONCE = 100
 _PROGRAM = "from tests.support.kill_trials import main; main()"
 SIZES = [
@@ -65,7 +65,8 @@ def test_a_kill_at_each_statement_and_await_of_each_write_loses_and_doubles_noth
 
 
 def _run(helper: Helper, folder: Path, kind: str, asked: dict[str, int]) -> dict[str, object]:
-    # The file is empty, since the forking process may know more tables than this one.
+    # The database starts without tables, since the helper program may define more of them than the
+    # test process.
     address = postgres.server().new_database(empty=True) if kind == "postgresql" else None
     said = json.dumps({**asked, "folder": str(folder), "database": address})
     try:

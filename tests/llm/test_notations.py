@@ -43,7 +43,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
 }
 FINISHES = ("length", "stop")
-# Beginnings of marks; a single word is not a mark yet.
+# First characters of the marks that are checked. `functools[` is not checked, since its beginning
+# is an ordinary word.
 SIGNS = "<["
 
 

@@ -63,7 +63,7 @@ async def refuse_a_missing_program() -> None:
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_child_process_behaves_like_one_of_asyncio_on_both_loops(
+def test_a_child_process_behaves_like_an_asyncio_subprocess_on_both_loops(
     loop_factory: Callable[[], Any],
 ) -> None:
     works: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (

@@ -197,7 +197,7 @@ MOST_WORDS = 24
 NEAREST = 12
 LEAST_LIKE = 0.5
 # The signs of two near words differ in at most this many of 256 dimensions. The maximum over all
-# pairs in the vocabulary is 105.
+# near pairs in the vocabulary is 105.
 MOST_APART = 108
 _CACHED_WORDS = 20_000
 CACHED_TEXTS = 16  # in the tokenizer

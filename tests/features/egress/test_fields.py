@@ -1,4 +1,4 @@
-"""Policies of fields of typed blocks, which their schema sets."""
+"""Egress policies of single fields, set by the schema of a typed block."""
 
 import httpx2
 
@@ -35,7 +35,7 @@ def test_a_withheld_field_is_mentioned_and_the_other_fields_are_sent(
     assert "Learn algebra." in sent
     assert "[2 lines withheld from openai by an egress policy]" in sent
     assert not world.cloud.saw("vuqkzoq-field")
-    # An edit of a text with gaps would lose them, so the block can only be read.
+    # An edit of the text with gaps would lose the withheld lines, so the block is read-only.
     block = ok(http.get(f"/v1/blocks/{block_of(http, agent, 'student')}"))
     assert block["value"] == TEXT
     switch(http, agent, LOCAL)

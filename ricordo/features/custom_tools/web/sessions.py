@@ -192,7 +192,8 @@ async def search(
 ) -> list[dict[str, str]]:
     """Return the results of the configured search engine.
 
-    Each result has, as far as the engine says it, `title`, `url`, `snippet` and `published_date`.
+    Each result has `title`, `url`, `snippet` and `published_date`, except those that the engine
+    does not send.
 
     Args:
         settings: The settings, which choose the engine.

@@ -59,9 +59,9 @@ class FileArchive(RequestPart):
 
 
 class FileModelSettings(RequestPart):
-    """The settings of a model in which a conversation differs: fields of `ModelSettings`.
+    """The model settings that a conversation overrides.
 
-    Null resets a setting.
+    The fields are those of `ModelSettings`. Null resets a setting.
     """
 
     temperature: float | None = None
@@ -136,7 +136,7 @@ class FileMemory(RequestPart):
 
 
 class FileAgent(RequestPart):
-    """The parts of an agent that only this server reads.
+    """The parts of an agent in the file that only Ricordo reads; other servers ignore them.
 
     `messages` are the messages of its default conversation, and `egress` is the label of its
     policy. `unread` has the unknown fields of an earlier file from which the agent was imported,

@@ -98,7 +98,8 @@ def import_memory(
 ) -> None:
     """Bring one person's whole memory from another Ricordo server.
 
-    Its history, proposals and facts come with it. The user may have no memory here yet.
+    Its history, proposals and facts come with it. The import works only if the user has no memory
+    here yet.
     """
 
     async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:

@@ -213,7 +213,10 @@ def _object_in(answer: str) -> str:
 
 
 def _time(start: str | None, end: str | None) -> StatedTime | None:
-    """Return the span of two days, months or years. Raises ValueError for a faulty date."""
+    """Return the time from the start of one day, month or year to the end of another.
+
+    Raises ValueError for a faulty date.
+    """
     if not start:
         return None
     begin, precision = _first_moment(start)

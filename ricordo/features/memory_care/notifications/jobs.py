@@ -27,16 +27,17 @@ async def plan(runtime: Runtime, _job: Job, _report: Report) -> None:
 
 
 async def send(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Send one owner's digest, and mark its proposals as told afterwards.
+    """Send one owner's digest, then mark its proposals as notified.
 
-    After a kill between the two, the digest is sent again with the same id and links.
+    After a kill between the two, the digest is sent again with the same id and links. After a final
+    failure the reason is stored in the user's notification settings.
 
     Args:
         runtime: The running server.
         job: A job with `user_id` and `channel`.
 
     Raises:
-        Invalid: if the digest can never be sent; a reason is stored with the user's choice.
+        Invalid: if the digest can never be sent.
         RicordoError: if it was not sent this time.
     """
     settings = NotificationSettings.current()

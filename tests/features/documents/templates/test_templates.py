@@ -177,7 +177,7 @@ def test_refused_template_requests_say_what_to_do(api: Api) -> None:
         (BadRequestError, "R:latest", lambda: agents("R")),
         (
             BadRequestError,
-            "Its variables are: name, other",
+            "The new blocks have the variables: name, other",
             lambda: agents("R:1", memory_variables={"nmae": "x"}),
         ),
         (NotFoundError, "no user", lambda: agents("R:1", identity_ids=["identity-x"])),

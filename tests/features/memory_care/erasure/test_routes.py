@@ -129,7 +129,10 @@ def world_with_bob(server: ServerInThread, http: httpx2.Client) -> World:
 
 @pytest.fixture(params=[BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.soak)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """Run a server with both users for this test, on each database, with all traces kept."""
+    """Run a server with Bob and the shared agent for one test, on each database.
+
+    All traces are kept.
+    """
     is_file = request.param == BOTH[0]
     url = None if is_file else postgres.server().new_database()
     place = {} if url is None else {"database_url": url}
@@ -141,7 +144,10 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def running_world(running_server: ServerInThread, running_http: httpx2.Client) -> World:
-    """Open a world for the tests of this module; take `shared`."""
+    """Make one world for this module.
+
+    Tests use the fixture `shared`, which has a new name for Ada.
+    """
     return world_with_bob(running_server, running_http)
 
 
@@ -194,7 +200,7 @@ def ada(world: World) -> None:
     user_id = ids["user"] = world.user_id(name)
     body = {"messages": [{"role": "user", "content": canary("sender"), "sender_id": user_id}]}
     post(f"/v1/agents/{shared}/messages", body)
-    # Her default conversation with the shared agent, where its persona becomes her copy.
+    # Her default conversation with the shared agent. Her edit of its persona makes a copy for her.
     world.server.says(
         call("memory_insert", label="persona", new_string=canary("copy")), canary("own")
     )
@@ -203,7 +209,7 @@ def ada(world: World) -> None:
 
 
 def ask_about_ada(world: World) -> None:
-    """Let an agent without a user find Ada's messages, as was possible in earlier versions."""
+    """Let an agent without a user find Ada's messages, as earlier versions did."""
     look = call("conversation_search", query="Who said I am?")
     archive = call("archival_memory_search", query="Ada filed")
     with pytest.MonkeyPatch.context() as patch:
@@ -235,7 +241,7 @@ def files_beside_the_database(world: World) -> tuple[list[Path], Path]:
 def back_up(world: World, name: str) -> Path:
     """Put a copy of the database into the data folder, as an upgrade does.
 
-    With PostgreSQL, only its folder.
+    With PostgreSQL, make only the folder.
     """
     target = world.data / "backups" / f"ricordo-schema6-{name}.db"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -249,7 +255,8 @@ def back_up(world: World, name: str) -> Path:
 def everything_of_bob(found: dict[str, set[str]], world: World) -> dict[str, set[str]]:
     """Return Bob's rows.
 
-    Texts of the shared agent are left out: its prompt names her tags, and traces hold it.
+    Texts of the shared agent are left out, since its prompt names Ada's tags, and the traces
+    contain that prompt.
     """
     own = {world.user_id("bob"), world.ids["own"], world.ids["bob"]}
     is_shown = {
@@ -318,7 +325,7 @@ def test_erasure_deletes_agents_of_the_user_alone_and_keeps_shared_data(world: W
     world.say(
         hers, "Learn this.", edit, call("archival_memory_insert", content=canary("filed")), "Done."
     )
-    # Another user's data about her, and data that another agent reads.
+    # An agent of Ada's that must stay, since another agent has one of its blocks.
     lent = world.agent("Lena", user_id=name)
     block = world.http.get(f"/v1/agents/{lent}").json()["memory"]["blocks"][0]["id"]
     other = world.post("/v1/agents/", {"name": "Omar", "model": MODEL, "block_ids": [block]})["id"]

@@ -18,7 +18,8 @@ from tests.support import postgres
 
 def fill(path: Path) -> str:
     """Make a database with an agent and its messages; return the agent's id."""
-    load_plugins(FEATURES).tables()  # which a server created
+    # Registers the tables of features, so that the database has all tables that a server makes.
+    load_plugins(FEATURES).tables()
 
     async def work() -> str:
         store = open_sqlite(path)

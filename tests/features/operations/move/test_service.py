@@ -80,7 +80,7 @@ def at(folder: Path, name: str = "ricordo") -> Settings:
 
 @pytest.fixture
 def on_postgres(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Settings]:
-    """Make an empty database on PostgreSQL; with the parameter "bare" not even tables."""
+    """Make a migrated database on PostgreSQL; with the parameter "bare", one without tables."""
     url = postgres.server().new_database(empty=getattr(request, "param", "") == "bare")
     yield Settings(data_dir=tmp_path, database_url=url, find_local_models=False)
     postgres.server().drop(url)
@@ -133,7 +133,7 @@ async def move(
     return await asyncio.to_thread(service.move, source, target, choices or MoveOptions(), report)
 
 
-# Tables of features, which get any row.
+# Tables of features. Each gets one row of arbitrary values.
 OF_FEATURES = {table.name for table in load_plugins(FEATURES).tables()}
 
 
@@ -231,7 +231,8 @@ async def fill(settings: Settings) -> str:
         address = {"kind": "git", "address": "/srv/ada.git", "settings": {"odd": ODD}}
         tx.run(insert(memory_remotes), {**in_chain, "id": "remote-1", **address, **here})
         jobs.add(tx, Job("later", LOCAL_ORGANIZATION, {"odd": ODD}, not_before=2**62))
-        # These are in the write buffer, after numbers that a deletion left free.
+        # These messages stay in the write buffer. The message inserted next is deleted, so its
+        # number is left free.
         insert_messages(
             tx,
             [make.message(agent, "", name=""), make.message(agent, "quote ' \" \\ \\u0000 % :x")],
@@ -276,7 +277,8 @@ async def test_the_table_hash_changes_with_any_column(first: Settings) -> None:
     def look() -> None:
         with exclusive_access(first) as connection, read_transaction(connection):
             for table in metadata.sorted_tables:
-                # A StopIteration cannot leave a thread for a future, and the test would hang.
+                # `next` has a default, since a future cannot hold StopIteration: the thread would
+                # end and the test hang.
                 rows = next(iter(portions(connection, table)), [])
                 assert rows, f"the test must fill {table.name}"
                 for column in table.columns:
@@ -293,7 +295,10 @@ async def test_the_table_hash_changes_with_any_column(first: Settings) -> None:
 
 
 async def _next_number(settings: Settings, agent_id: str) -> int:
-    """Add an agent with two messages and a passage; return the last message's number."""
+    """Add a message to the agent, and return the message's number.
+
+    Another agent with a passage is added first.
+    """
     store = open_store(settings)
     state = await make.stored_agent(store)
     await make.stored_archive(store, state.agent, "One more.")
