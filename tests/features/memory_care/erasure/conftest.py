@@ -1,4 +1,4 @@
-"""A stage with a runtime, as turns have it."""
+"""Fixtures of this folder: a stage with the runtime that turns have."""
 
 from tests.agents.conftest import open_stage, stage
 from tests.seams.jobs import quick_jobs

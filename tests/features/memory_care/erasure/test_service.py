@@ -135,13 +135,16 @@ async def erase_killed_after_any_write(stage: Stage) -> int:
 
 
 async def erase_beside(stage: Stage, running: Job) -> None:
-    """Do the waiting erasure; it pauses this job and continues once the worker released it."""
+    """Run the waiting erasure beside a running job.
+
+    The erasure cancels the job, and continues once the job's worker has released it.
+    """
     erasure = asyncio.create_task(run(stage, await next_job(stage, free=False)))
     async with asyncio.timeout(20):
         while not erasure.done() and not await stage.store.write(
             lambda tx: jobs.release(tx, running)
         ):
-            pass  # each write lets other tasks run
+            pass  # during each write other tasks run
         assert not erasure.done()
         await erasure
 
@@ -384,7 +387,7 @@ async def test_proposals_of_an_erased_user_are_deleted_and_the_rest_is_counted(
         runs.open_run(tx, own_run)
         draft = ProposalDraft(block.chain_id, block.label, canary("wish"), block)
         propose(tx, draft, make.change_metadata(user_id, reason=canary("why")), None)
-        # The agent once stored a note in her turn, and she once wrote the block herself.
+        # In Ada's turn the agent stored a note, and later Ada wrote the block herself.
         noted = blocks.write(
             tx, block, "I am Nina. I had a talk.", make.change_metadata(agent_id, run_id=own_run.id)
         )

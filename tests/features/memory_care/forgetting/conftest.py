@@ -1,4 +1,4 @@
-"""A server of this folder, which keeps traces of everything."""
+"""Fixtures of this folder: a server that keeps traces of everything."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ __all__ = ["open_stage", "quick_jobs", "stage"]
 def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
-    """Bob with an agent and memory on a server, on each database."""
+    """Run a server on each database, on which Bob has an agent and memory."""
     url = None if request.param == BOTH[0] else postgres.server().new_database()
     place = {} if url is None else {"database_url": url}
     data: Path = tmp_path_factory.mktemp("forgetting") / "data"

@@ -32,7 +32,7 @@ def human() -> dict[str, Any]:
 
 
 def tell_and_store(world: World, agent: str, name: str) -> None:
-    """Let the person say it, and the agent store it in its block and its archive."""
+    """Let the person say the fact, and the agent store it in its block and its archive."""
     notes = [
         call("memory_insert", label="human", new_string=f"{fact(name)}."),
         call("archival_memory_insert", content=f"{fact(name)}."),

@@ -1,4 +1,4 @@
-"""Sentences with a redacted secret, as agents name them."""
+"""Sentences that an agent names for forgetting, with a redacted secret."""
 
 from itertools import product
 
@@ -33,7 +33,7 @@ def test_a_redacted_secret_alone_matches_nothing() -> None:
 
 
 def test_random_tags_of_forget_rules_match_no_other_text() -> None:
-    """The tags of a rule are random letters, so some of them look like a sentence to a model."""
+    """The tags of a rule are random letters: to the embedding model some look like a sentence."""
     needle = Needle("I earn four thousand euros a month.", by_meaning=True)
     rules = [
         f"What was forgotten on 2026-01-01 ({number:08x}: {number % 4096:03x} b14 e33)"

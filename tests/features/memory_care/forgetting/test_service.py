@@ -47,7 +47,7 @@ ALL = Choice(takes_all=True)
 
 
 async def ada(stage: Stage) -> str:
-    """Make a user who said it in several kinds of data; return the agent's id."""
+    """Make a user whose data of several kinds contain TEXT; return the agent's id."""
     state = await stage.state(await stage.agent())
     archive = await make.stored_archive(stage.store, state.agent, "Tea grows in Darjeeling.")
 

@@ -48,7 +48,7 @@ ROWS = 5
 
 
 async def write(store: Store, *drafts: AuditDraft) -> None:
-    """Record these as requests that end one after the other, two of them at once."""
+    """Record the drafts one after the other, but the second and third together."""
     await store.write(lambda tx: metadata.create_all(tx.connection, tables=TABLES))
     writer = AuditWriter()
     await writer.add(store, drafts[0])

@@ -1,4 +1,4 @@
-"""`ricordo upgrade`: every released schema, the newest, a database in use, and none."""
+"""`ricordo upgrade`: every released schema, the newest, a database in use, and no database."""
 
 import sqlite3
 from contextlib import closing

@@ -168,7 +168,7 @@ def test_an_unreachable_collector_does_not_block_turns(
 def test_without_an_endpoint_tracing_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Requests have no middleware, and turns no statement."""
+    """Requests pass no middleware, and turns run no additional statement."""
     for name in ENDPOINTS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # its import would fail
