@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-# Pytest's fixture `record_property`, which tells a campaign's counts and its seed.
+# Pytest's fixture `record_property`, which records a campaign's counts and its seed.
 RecordProperty = Callable[[str, object], None]
 
 # The count for each long campaign with several agents: asking, groups, sleeping agents and voice

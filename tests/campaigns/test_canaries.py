@@ -121,8 +121,8 @@ class Campaign:
         last = next(
             (message.text for message in reversed(request.messages) if message.role == "user"), ""
         )
-        # The request tells whose turn it is, because a user may repeat a request that no user sent
-        # first.
+        # The user of the turn is in the model request, since a user may repeat a request that was
+        # first sent without a user.
         asker = self.ids.get(request.user_id or "", "nobody")
         if found and asker not in (*found, ADMINISTRATOR):
             self.leaks.append(f"the prompt of {asker}'s turn holds words of {found}")

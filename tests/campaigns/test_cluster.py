@@ -172,7 +172,7 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
 
 @asynccontextmanager
 async def frozen(store: PostgresStore, sql: str) -> AsyncIterator[None]:
-    """A server that freezes within a transaction that has changed this row."""
+    """A server that freezes in a transaction after it has run `sql`, which locks a row."""
     stands, thawed = threading.Event(), threading.Event()
 
     def work(tx: Transaction) -> None:
@@ -192,7 +192,7 @@ async def frozen(store: PostgresStore, sql: str) -> AsyncIterator[None]:
 async def test_a_server_that_froze_while_it_wrote_does_not_keep_the_runs_of_others_from_healing(
     store: PostgresStore, other: PostgresStore, clock: ManualClock
 ) -> None:
-    """Every start reads this row too, so a frozen server must not block the start of another."""
+    """A start also closes expired runs, and must not wait for a row that a frozen server locks."""
     held, dead = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
     now = clock.now()
     open_runs = [

@@ -132,7 +132,7 @@ class Campaign:
         answer = await collect(turn)
         note = f"seed {self._seed}, {name} {serving.model}: {texts[0][:40]!r}"
         if answer.failure is not None:
-            # A failure that passes may end a turn, but never the last one.
+            # A temporary failure may end a turn, but never the last turn.
             has_passed = serving.outcomes["passing"] > failures and not is_last
             self.report.turns["failed in passing" if has_passed else "failed"] += 1
             if not has_passed:

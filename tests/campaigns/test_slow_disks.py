@@ -86,7 +86,7 @@ async def stored(stage: Stage, agent: str, number: int) -> tuple[int, int]:
 
 
 async def close_others(stage: Stage) -> None:
-    """Close runs of expired leases, as this server does, or as another on PostgreSQL does."""
+    """Close runs of expired leases, as this server does, or another server on PostgreSQL."""
     if isinstance(stage.store, SqliteStore):
         await close_expired_runs(stage.runtime)
     else:
