@@ -1,4 +1,4 @@
-"""The counts of faults by user, for blocks and for facts; and a short replay of some days of talk."""
+"""Counts of faults by user, for blocks and for facts, and a short replay of some days of talk."""
 
 from collections.abc import Iterable
 from dataclasses import replace
