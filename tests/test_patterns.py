@@ -53,6 +53,13 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
     ("domain/ids.py", "pattern(prefix).replace('-4[', '-[45][', 1)"): lambda module: _compiled(
         [module.pattern("agent").replace("-4[", "-[45][", 1)], "fullmatch"
     ),
+    # Secrets are alternatives of literal texts.
+    (
+        "features/custom_tools/source/vault.py",
+        "'|'.join(map(re.escape, longest_first))",
+    ): lambda module: _compiled(
+        [module.SecretMask({"a": "a" * 40, "b": "ab" * 20})._pattern.pattern], "search"
+    ),
     ("features/librarian/grammar.py", "PATTERNS[name]"): _grammar,
     ("features/knowledge/facts/extraction.py", "pattern"): lambda module: _compiled(
         [form for forms in module.PATTERNS.values() for form in forms.values()],

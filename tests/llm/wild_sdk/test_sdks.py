@@ -84,7 +84,7 @@ ANTHROPIC = Sdk(
 )
 BEDROCK = Sdk(
     "boto3",
-    lambda server, _connections, waits: bedrock.at(server, waits),
+    lambda server, _connections, waits: bedrock.model_at(server, waits),
     lambda stream, stop: (bedrock.converse_stream if stream else bedrock.converse)(
         bedrock.TEXT, stop=stop
     ),
