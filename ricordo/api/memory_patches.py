@@ -16,7 +16,7 @@ class MemoryDocument:
     def __init__(self, context: RequestContext, agent_id: str, conversation_id: str) -> None:
         self._context = context
         self._agent_id = agent_id
-        self._conversation_id = conversation_id
+        self.conversation_id = conversation_id
         self._texts: Mapping[str, str] = {}
 
     async def texts(self) -> Mapping[str, str]:
@@ -41,7 +41,7 @@ class MemoryDocument:
         if not scope.may("memory:read"):
             return {}
         state = await self._context.store.read(
-            lambda tx: agents.load(tx, scope, self._agent_id, self._conversation_id)
+            lambda tx: agents.load(tx, scope, self._agent_id, self.conversation_id)
         )
         return {block.shown_label: block.value for block in state.blocks if not block.hidden}
 

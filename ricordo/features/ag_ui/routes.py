@@ -12,7 +12,6 @@ from ricordo.api.call import RequestContext
 from ricordo.api.memory_patches import MemoryDocument
 from ricordo.api.routing import Routes
 from ricordo.api.sse import PING, STREAM, encoded, events_for_client, sse_response
-from ricordo.domain.agent import Conversation
 from ricordo.domain.event import Failed, RunEnded, StepSaved
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
 from ricordo.domain.text import Json
@@ -36,21 +35,24 @@ async def run_agent(context: RequestContext, agent_id: str, body: RunAgentReques
         context.runtime, context.scope, agent_id, body.thread_id
     )
     request = await turn_of(context, conversation, body)
+    # The memory is read before the turn starts, so that each of its changes is sent as one.
+    memory = MemoryDocument(context, conversation.agent_id, conversation.id)
+    state = await _first_state(memory, body)
     turn = await run_turn(context.runtime, request) if request else None
-    return sse_response(_events(context, conversation, body, turn), _CUT_OFF)
+    return sse_response(_events(context, body, turn, memory, state), _CUT_OFF)
 
 
 async def _events(
     context: RequestContext,
-    conversation: Conversation,
     body: RunAgentRequest,
     turn: LiveTurn | None,
+    memory: MemoryDocument,
+    state: Json,
 ) -> AsyncGenerator[bytes]:
     ids = {"threadId": body.thread_id, "runId": body.run_id}
-    metadata = {"ricordo": {"conversation_id": conversation.id}}
+    metadata = {"ricordo": {"conversation_id": memory.conversation_id}}
     yield encoded({"type": "RUN_STARTED", **ids, "metadata": metadata})
-    memory = MemoryDocument(context, conversation.agent_id, conversation.id)
-    yield encoded(await _first_state(memory, body))
+    yield encoded(state)
     if turn is None:
         yield encoded({"type": "RUN_FINISHED", **ids, "outcome": {"type": "success"}})
         return
