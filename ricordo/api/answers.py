@@ -186,7 +186,7 @@ class LargeAnswer(Response):
         status: int = 200,
         headers: Sequence[tuple[bytes, bytes]] = _JSON_HEADERS,
     ) -> None:
-        self._pieces = deque(_joined(iter(pieces)))
+        self._pieces = deque(pieces)
         self.size = sum(map(len, self._pieces))
         super().__init__(None, status)
         others = [pair for pair in headers if pair[0].lower() != b"content-length"]
@@ -327,7 +327,7 @@ async def made_answer(budget: AnswerBudget, scope: Scope, content: Any, *, reads
 
 
 def _large_answer(content: Any, ticket: Ticket) -> LargeAnswer:
-    large_answer = LargeAnswer(json_pieces(content))
+    large_answer = LargeAnswer(_joined(json_pieces(content)))
     ticket.take(large_answer.size, must=True)
     return large_answer
 
