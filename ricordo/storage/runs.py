@@ -497,7 +497,7 @@ def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
     Args:
         tx: The transaction.
         before: Traces from before this time (microseconds UTC) are deleted.
-        kept: The number of newest traces that stay; older ones are deleted too.
+        kept: The most traces that stay. If there are more, the oldest are deleted.
 
     Returns:
         The number of deleted traces. Call it until it is 0.

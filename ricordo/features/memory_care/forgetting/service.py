@@ -294,7 +294,7 @@ def store_request(tx: Transaction, request: queries.ForgetRequest, maker: str | 
 
     Raises:
         Conflict: if too many requests wait.
-        Invalid: if nobody can decide.
+        Invalid: if no user can decide.
     """
     if not request.user_id:
         scope = Scope(request.organization_id)
