@@ -125,7 +125,12 @@ async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bo
 
 
 def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
-    """Return the agent's budget with its usage; None if it has none."""
+    """Return the agent's budget with its usage; None if it has none.
+
+    Args:
+        tx: The transaction.
+        agent: The agent, whose tokens of this day (UTC) are counted.
+    """
     limit = agent.settings.get(DAILY_TOKENS)
     if limit is None:
         return None

@@ -72,7 +72,12 @@ _SMALLEST_SUMMARY = 60
 
 
 def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
-    """Return whether the request is too large for the window."""
+    """Return True if the request is too large for the window, by our estimate.
+
+    Args:
+        turn: The turn, with its window and the correction of the estimate.
+        request: The request to the model.
+    """
     room = _room(turn)
     # This cheap bound nearly always shows that there is room, for a tenth of the cost.
     if _token_bound(request) * turn.limit.token_percent < room * 100:
@@ -103,7 +108,13 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 
 
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
-    """Return the request with an output budget that leaves room for the prompt."""
+    """Return the request with an output budget that leaves room for the prompt.
+
+    Args:
+        turn: The turn, with its window and the correction of the estimate.
+        request: The request. It is returned unchanged if it has no output budget, or if there is
+            room.
+    """
     window = turn.state.agent.context_window
     budget = request.settings.max_output_tokens
     if (

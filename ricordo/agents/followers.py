@@ -61,7 +61,13 @@ class AgentFollower(Protocol):
     def groups(
         self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]
     ) -> Mapping[str, dict[str, Any]]:
-        """Return the groups that these agents manage as JSON, by the manager's id."""
+        """Return the groups that these agents manage as JSON, by the manager's id.
+
+        Args:
+            tx: The transaction, or a read.
+            organization_id: The organization of the agents.
+            agent_ids: The agents whose settings say that they manage a group.
+        """
 
     def end_turn(
         self, tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]

@@ -51,6 +51,12 @@ class _Examination:
     values: dict[str, object] = field(default_factory=dict)
 
     def note(self, count: int, fault: str) -> None:
+        """Add a fault to the list, unless the count is 0.
+
+        Args:
+            count: The number of rows with the fault.
+            fault: The rest of the sentence after the number.
+        """
         if count:
             self.faults.append(f"{count} {fault}")
 

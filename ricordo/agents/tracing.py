@@ -132,7 +132,14 @@ class RecordingModel:
 
 
 def recorded_calls(turn: TurnContext) -> deque[Call] | None:
-    """Return a list for the calls that write a summary; None without traces."""
+    """Return a list for the calls that write a summary; None without traces.
+
+    Args:
+        turn: The turn that writes a summary; its settings decide on traces.
+
+    Returns:
+        An empty list, which holds the newest 20 calls.
+    """
     if _is_kept(turn, is_error=True):
         return deque(maxlen=_SUMMARY_TRACES)
     return None

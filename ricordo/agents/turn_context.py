@@ -113,7 +113,11 @@ class ContextWindow:
         return None
 
     def with_input(self, input_messages: Sequence[Message]) -> "ContextWindow":
-        """Return the window with the turn's stored input at its end."""
+        """Return the window with the turn's stored input at its end.
+
+        Args:
+            input_messages: The stored messages. The stored window does not name them yet.
+        """
         return replace(
             self,
             messages=[*self.messages, *input_messages],
@@ -166,7 +170,11 @@ class ContextWindow:
         self.has_new_system = False
 
     def replace(self, messages: Sequence[Message]) -> None:
-        """Replace the messages by the messages that a compaction saved."""
+        """Replace the messages by the messages that a compaction saved.
+
+        Args:
+            messages: The new window, the system message first.
+        """
         own = self.messages[self.first : self.first + 1]
         self.messages = list(messages)
         self.first = messages.index(own[0]) if own and own[0] in messages else min(2, len(messages))

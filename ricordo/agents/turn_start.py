@@ -93,7 +93,22 @@ EXPIRED = "The request for approval was not answered in time, so the tool call w
 async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | str:
     """Start the turn, or return the id of the run that accepted this request.
 
-    Raises NotFound, Busy, Conflict, Invalid.
+    Args:
+        runtime: The server's parts.
+        request: The request. Without a `conversation_id`, the caller's default conversation is
+            meant.
+
+    Returns:
+        The turn, whose lease is taken and whose input is stored; or the id of an earlier run with
+        the same request, which was not cut off.
+
+    Raises:
+        NotFound: The agent, the conversation or a model does not exist.
+        Busy: Another turn runs in the conversation.
+        Conflict: Calls wait for an answer.
+        Invalid: The input answers no waiting call, or does not fit otherwise.
+        Forbidden: The caller may only read the conversation, or an egress policy refuses the turn.
+        BudgetSpent: A budget of tokens is used up.
     """
     if len(request.messages) + bool(request.approval) > 1:
         require_own_otids(request)

@@ -23,11 +23,13 @@ def lock_path(data_dir: Path, chain_id: str) -> Path:
 
 
 def delete_chain_files(data_dir: Path, chain_id: str) -> list[Path]:
-    """Delete the folders of a chain, after the chain itself, and return their paths.
+    """Delete the cache folders of a chain, and return their paths.
+
+    The chain may be deleted, or its folders are damaged and will be built again.
 
     Args:
         data_dir: The server's data folder.
-        chain_id: The deleted chain.
+        chain_id: The chain.
 
     Raises:
         Unavailable: Another process uses them for more than a minute.

@@ -50,6 +50,11 @@ class Intent:
 
 
 def read_toml(name: str) -> dict[str, Any]:
+    """Return the content of a TOML file of the librarian.
+
+    Args:
+        name: The name of the file in this package, without its ending.
+    """
     return tomllib.loads(
         files("ricordo.features.librarian").joinpath(f"{name}.toml").read_text("utf-8")
     )
@@ -218,7 +223,12 @@ def _is_beside(intent: Intent, wishes: Sequence[Intent]) -> bool:
 
 
 def is_wished(wish: Intent, text: str) -> bool:
-    """Return True if a text is about the subject that a wish to forget names."""
+    """Return True if a text is about the subject that a wish to forget names.
+
+    Args:
+        wish: An intent of the kind "forget".
+        text: A sentence or a note.
+    """
     if wish.about:
         return bool(words_in(wish.about) & words_in(text))
     return is_about(wish.text, text)
@@ -275,6 +285,10 @@ def corrected(intents: Sequence[Intent], filed: str) -> tuple[Intent, ...]:
     """Return the intents with "No, green." completed to a sentence.
 
     The sentence begins like the last filed statement, for example "My favourite colour is blue.".
+
+    Args:
+        intents: The intents of the person's last text.
+        filed: The last filed statement; "" if there is none.
     """
     start = frame(filed)
     end = start.lower().rpartition(" ")[2] + " "
@@ -316,6 +330,10 @@ def is_same_frame(statement: str, other: str) -> bool:
     """Return True if both statements give a value to the same property.
 
     A property has only one value. An example is "I work at Fiat." and "I work at Ferrari.".
+
+    Args:
+        statement: The new statement.
+        other: The earlier statement. If it adds a value ("I also like …"), the result is False.
     """
     start = frame(statement).casefold()
     return (

@@ -282,7 +282,14 @@ def stored_words(text: str) -> str:
 
 
 def shown_blocks(system: str) -> tuple[ShownBlock, ...]:
-    """Return the blocks that the system prompt shows."""
+    """Return the blocks that the system prompt shows.
+
+    Args:
+        system: The text of the system message.
+
+    Returns:
+        The blocks in their order; none if the prompt has no section of memory.
+    """
     _, _, section = system[: max(system.rfind("</memory_blocks>"), 0)].partition("<memory_blocks>")
     return tuple(_shown_blocks(section))
 
@@ -309,6 +316,12 @@ def newer_name(tool: str) -> str:
 
 
 def note_of(label: str, line: str) -> Note:
+    """Return the note that a line of a block contains.
+
+    Args:
+        label: The label of the block.
+        line: The line as it is in the block.
+    """
     match = _QUOTED.match(line.strip())
     if match:
         return Note(label, line, match[2], match[1])
@@ -316,7 +329,11 @@ def note_of(label: str, line: str) -> Note:
 
 
 def object_in(text: str) -> dict[str, Any]:
-    """Return the JSON object in the text; an empty one if there is none."""
+    """Return the JSON object in the text; an empty one if there is none.
+
+    Args:
+        text: A text that may hold JSON, even damaged JSON.
+    """
     content = read_json(text)
     if isinstance(content, dict):
         return content

@@ -33,6 +33,14 @@ def chat_clearance(tx: Transaction, context: RequestContext, state: AgentState) 
 def labels_of_messages(
     tx: Transaction, context: RequestContext, agent_id: str
 ) -> Mapping[str, str]:
-    """Return the labels of the agent's recent messages with the user, by `answer_key`."""
+    """Return the labels of the agent's recent messages with the user, by `answer_key`.
+
+    Of answers with the same words, the newest label counts.
+
+    Args:
+        tx: The transaction, or a read.
+        context: The call, for the user that the messages are about.
+        agent_id: The agent.
+    """
     found = messages.labelled(tx, agent_id, context.scope.subject, MOST)
     return {answer_key(message.text): message.egress for message in found if message.egress}

@@ -48,6 +48,13 @@ class OpenAIRoute(GuardedRoute):
     validated_class = OpenAIValidatedRoute
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request, or refuse it in OpenAI's shape if the caller lacks a scope.
+
+        Args:
+            scope: The ASGI scope of the request.
+            receive: Receives the body, as ASGI defines it.
+            send: Sends the response, as ASGI defines it.
+        """
         if refusal := refusal_of(scope, self.scopes):
             await _refusal(refusal[0], refusal[1])(scope, receive, send)
             return

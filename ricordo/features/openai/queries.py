@@ -137,7 +137,12 @@ def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
 
 
 def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:
-    """Return the agents that the caller may use, the oldest first; hidden ones are left out."""
+    """Return the agents that the caller may use, the oldest first; hidden ones are left out.
+
+    Args:
+        tx: The transaction.
+        scope: The caller. Two agents with one name are named by their ids.
+    """
     rows = agent_lookup.shown(tx, scope)
     counts = Counter(row.name for row in rows)
     return [

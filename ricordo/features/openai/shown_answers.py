@@ -23,6 +23,9 @@ def answer_key(text: str) -> str:
     """Return the words of an answer without formatting, for comparison.
 
     A text without words, such as "👍", is compared unchanged.
+
+    Args:
+        text: An answer as stored, or as a client shows it.
     """
     bare = _TAG.sub("", _DETAILS.sub("", text))
     compared_text = _NOT_A_WORD.sub("", bare).casefold()

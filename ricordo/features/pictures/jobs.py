@@ -55,7 +55,11 @@ class _Reading:
 
 @asynccontextmanager
 async def open_reading(runtime: Runtime) -> AsyncIterator[None]:
-    """Let each new message with pictures add a job, if the settings let pictures be read."""
+    """Let each new message with pictures add a job, if the settings let pictures be read.
+
+    Args:
+        runtime: The running server.
+    """
 
     def add(tx: Transaction, message: Message) -> None:
         if reader(runtime):
@@ -225,7 +229,13 @@ async def _ask(runtime: Runtime, model: ChatModel, shown: Message, job: Job) -> 
 
 
 def tidy(text: str) -> str:
-    """Return the text without hidden characters and blank lines, cut to the longest length."""
+    """Return the text without hidden characters and blank lines, cut to the longest length.
+
+    The longest length is 4,000 characters.
+
+    Args:
+        text: The text that a program or a model read from a picture, which is untrusted.
+    """
     visible = without_hidden_text(normal_text(text)).replace("\f", "\n")
     lines = (" ".join(line.split()) for line in visible.split("\n"))
     return "\n".join(filter(None, lines))[:MOST_CHARACTERS].replace("\0", "")

@@ -42,7 +42,13 @@ def skills_of(tx: Transaction, state: AgentState) -> tuple[PromptSkill, ...]:
 
 
 def skill_blocks(tx: Transaction, state: AgentState) -> dict[str, SkillBlock]:
-    """Return the blocks of the skills of the agent in its conversation, by label."""
+    """Return the blocks of the skills of the agent in its conversation, by label.
+
+    Args:
+        tx: The transaction, or a read.
+        state: The agent with its conversation. The conversation's user decides which skills of a
+            person are included.
+    """
     return skills.of_conversation(
         tx,
         state.agent.organization_id,

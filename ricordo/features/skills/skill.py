@@ -131,7 +131,16 @@ def make_skill(content: str, files: Mapping[str, str], *, name: str | None = Non
 
 
 def parse_skill(text: str, name: str | None = None) -> Skill:
-    """Return the skill in the text of a block. Raises Invalid, TooLong."""
+    """Return the skill in the text of a block.
+
+    Args:
+        text: The text of the block, as `Skill.text` writes it.
+        name: The name that the front matter must have; None: any.
+
+    Raises:
+        Invalid: A part does not follow the format.
+        TooLong: There are too many files.
+    """
     (_, content), *files = parts_of(text)
     paths = [path for path, _ in files]
     if len(set(paths)) < len(paths):
@@ -196,7 +205,15 @@ def require_path(path: str) -> str:
 
 
 def require_visible(skill: Skill, before: str = "") -> None:
-    """Raise Invalid if the skill has hidden text that the text `before` lacks."""
+    """Raise Invalid if the skill has hidden text that the text `before` lacks.
+
+    Args:
+        skill: The skill.
+        before: The former text of its block; "" for a new skill.
+
+    Raises:
+        Invalid: The skill has hidden text, which the message describes.
+    """
     if has_hidden_text(skill.text, [before]):
         raise Invalid(
             f"The skill contains invisible characters ({describe_hidden(skill.text, [before])}). "

@@ -36,6 +36,9 @@ def to_zip(skill: Skill) -> bytes:
 def from_zip(content: bytes) -> Skill:
     """Return the skill in a zip file. It may be in a folder of its name or in no folder.
 
+    Args:
+        content: The bytes of the zip file, which is untrusted.
+
     Raises:
         Invalid: The file is damaged, or has other entries than the texts of one skill.
         TooLong: The file or its content is too large.

@@ -176,11 +176,30 @@ class ServiceIndex(ABC):
             )
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
+        """Remove documents; those that the service lacks are ignored.
+
+        Args:
+            partition: The partition of the search index.
+            model: The handle of the model that made the vectors.
+            documents: The numbers of the documents.
+
+        Raises:
+            Unavailable: The service fails. Some documents may be removed then.
+        """
         namespace = namespace_of(self._prefix, partition, model)
         for numbers in portions(documents, self.MOST_ITEMS):
             await self._ask(partial(self._delete, namespace=namespace, documents=list(numbers)))
 
     async def drop(self, partition: str, model: str) -> None:
+        """Remove all documents of a partition and a model.
+
+        Args:
+            partition: The partition of the search index.
+            model: The handle of the model that made the vectors.
+
+        Raises:
+            Unavailable: The service fails.
+        """
         await self._ask(partial(self._drop, namespace=namespace_of(self._prefix, partition, model)))
 
     async def search(

@@ -74,7 +74,12 @@ def to_json(outcome: "Audit") -> dict[str, Any]:
 
 
 def table(outcome: "Audit", limit: int) -> str:
-    """Return the audit as lines of text."""
+    """Return the audit as lines of text.
+
+    Args:
+        outcome: The audit.
+        limit: The most users, findings and blocks; each list is cut to it.
+    """
     lines = [
         f"{outcome.blocks:,} blocks with {outcome.lines:,} lines, "
         f"and {outcome.passages:,} passages\n"

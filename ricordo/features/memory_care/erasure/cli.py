@@ -136,7 +136,12 @@ def _forget(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
 
 
 def wait_for_receipt(client: Any, receipt: dict[str, Any]) -> dict[str, Any]:
-    """Ask for the receipt until the work is done."""
+    """Ask for the receipt until the work is done.
+
+    Args:
+        client: The client of a server.
+        receipt: The state of the erasure, as the server last gave it.
+    """
     while receipt["status"] != "done":
         time.sleep(_ASKED_EVERY)
         receipt = client.ask("GET", f"/v1/receipts/{receipt['id']}")

@@ -156,6 +156,12 @@ def proposals_of(user_id: str) -> Select[Any]:
     """Select proposals by the user, or by agents in turns of the user.
 
     An approved proposal is the cause of a version, so it stays, without the user's name.
+
+    Args:
+        user_id: The user who is erased.
+
+    Returns:
+        A select of the columns seq, chain_id and blob.
     """
     own_runs = select(runs.c.id).where(runs.c.user_id == user_id)
     is_own = (proposals.c.author_id == user_id) | proposals.c.run_id.in_(own_runs)
@@ -217,6 +223,11 @@ def conversations_showing(tx: Transaction, archive_ids: Sequence[str]) -> dict[s
 
 
 def remotes(tx: Transaction) -> Sequence[Any]:
+    """Return id, chain_id, kind and address of all remotes of the server.
+
+    Args:
+        tx: The transaction.
+    """
     return tx.all(
         select(*(memory_remotes.c[name] for name in ("id", "chain_id", "kind", "address")))
     )
@@ -268,6 +279,19 @@ def _count_agents_versions(tx: Transaction, erasure: Erasure, run_ids: Sequence[
 
 
 def purge_by_id(tx: Transaction, erasure: Erasure, items: Sequence[str], table: Table) -> bool:
+    """Purge a portion of these rows, or of the rows that refer to them.
+
+    Forks of a purged conversation no longer name it as their origin.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        items: The ids of the rows.
+        table: The table of the rows: conversations or chains.
+
+    Returns:
+        True if rows that refer to them remain, so that the call has to be repeated.
+    """
     if table is conversations:
         forks = is_in(conversations.c.forked_from, items)
         tx.run(update(conversations).where(forks).values(forked_from=None, forked_seq=None))
@@ -275,6 +299,16 @@ def purge_by_id(tx: Transaction, erasure: Erasure, items: Sequence[str], table: 
 
 
 def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:
+    """Purge a portion of an agent or an archive of the user.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        id: The id of one of its `own_agents` or `own_archives`.
+
+    Returns:
+        True if the call has to be repeated.
+    """
     erasure.partitions.pop(id, None)
     return purge_portion(
         tx, "agent" if id in erasure.own_agents else "archive", id, counts=erasure.removed
@@ -517,16 +551,37 @@ def cover_messages(
 
 
 def add_job(tx: Transaction, organization_id: str, erasure: Erasure) -> Job:
+    """Add the job that carries out an erasure.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization of the user.
+        erasure: The state with which the job begins.
+    """
     payload = erasure.model_dump(mode="json")
     job = Job(JOB, organization_id, payload, key=erasure.id, most_attempts=_ATTEMPTS)
     return job_rows.add(tx, job) or job
 
 
 def save(tx: Transaction, job_id: str, state: Any) -> None:
+    """Store the state of a running job.
+
+    Args:
+        tx: The transaction.
+        job_id: The job.
+        state: The state of an erasure, or of the removal of one fact.
+    """
     tx.run(update(jobs).where(jobs.c.id == job_id).values(payload=state.model_dump(mode="json")))
 
 
 def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
+    """Return the erasures of all organizations with their jobs, the newest first.
+
+    Jobs that ended long ago are deleted, so their erasures are missing.
+
+    Args:
+        tx: The transaction.
+    """
     rows = job_rows.ROWS.all(
         tx, job_rows.ROWS.select.where(jobs.c.kind == JOB).order_by(jobs.c.seq.desc())
     )
@@ -579,6 +634,12 @@ def claim_flush(tx: Transaction, erasure: Any, owner_id: str) -> Job | None:
 
 
 def is_embedding(tx: Transaction, owner_id: str) -> bool:
+    """Return True if a job that makes vectors of this partition runs.
+
+    Args:
+        tx: The transaction.
+        owner_id: The owner of the partition of the search index: an agent or an archive.
+    """
     is_it = jobs.c.key.in_([owner_id, f"{partitions.EMBED}:{owner_id}"]) & (
         jobs.c.kind != write_buffer.FLUSH
     )

@@ -266,7 +266,13 @@ def hide_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
 
 
 def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
-    """Hide the user's agents, with the archives and memory that no other agent has."""
+    """Hide the user's agents, with the archives and memory that no other agent has.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, for the organization.
+        erasure: The state with the user, which is changed.
+    """
     own_agents, kept_agents = agents_of(tx, scope.organization_id, erasure.user_id)
     erasure.own_agents += own_agents
     erasure.kept_agents |= kept_agents
@@ -310,7 +316,12 @@ def archives_of(tx: Transaction, agent_ids: list[str]) -> list[str]:
 
 
 def is_chain_of(tx: Transaction, agent_ids: list[str]) -> ColumnElement[bool]:
-    """Return the SQL condition for these agents' chains, and for blocks that no other agent has."""
+    """Return the SQL condition for these agents' chains, and for blocks that no other agent has.
+
+    Args:
+        tx: The transaction, which reads the attached blocks at once.
+        agent_ids: The agents.
+    """
     own_blocks = _attached_to_these_alone(tx, agents_blocks.c.block_id, agent_ids)
     own_chains = select(blocks.c.chain_id).where(is_in(blocks.c.id, own_blocks))
     is_shared_block = (chains.c.owner_kind == "block") & chains.c.id.in_(own_chains)

@@ -51,7 +51,15 @@ class Meaning:
 
 
 def likeness(text: str, other: str) -> float:
-    """Return how similar two sentences are, from -1 to 1. Raises Unavailable."""
+    """Return how similar two sentences are, from -1 to 1.
+
+    Args:
+        text: A sentence, of which only the beginning is read if it is long.
+        other: The sentence that it is compared with.
+
+    Raises:
+        Unavailable: The embedded model is not installed.
+    """
     model = _model()
     return float(_vector(model, text) @ _vector(model, other))
 

@@ -53,7 +53,13 @@ _DELETE = delete(forget_requests).where(equal(forget_requests, "id"))
 
 
 def of_user(tx: Transaction, organization_id: str, user_id: str) -> list[ForgetRequest]:
-    """Return the user's waiting requests, oldest first."""
+    """Return the user's waiting requests, oldest first.
+
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user who decides.
+    """
     return _ROWS.all(tx, _OF_USER, {"organization_id": organization_id, "user_id": user_id})
 
 
@@ -67,7 +73,16 @@ def listed(tx: Transaction, user: User) -> list[dict[str, Any]]:
 
 
 def waiting(tx: Transaction, organization_id: str, user_id: str) -> Waiting | None:
-    """Return the number of agents' requests to forget something that wait for the user."""
+    """Return the number of agents' requests to forget something that wait for the user.
+
+    Args:
+        tx: The transaction.
+        organization_id: The user's organization.
+        user_id: The user who decides.
+
+    Returns:
+        The number with the page on which the user decides; None if no request waits.
+    """
     number = len(of_user(tx, organization_id, user_id))
     if not number:
         return None

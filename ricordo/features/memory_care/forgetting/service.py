@@ -121,7 +121,11 @@ def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
 
 
 async def sources_of(runtime: Runtime) -> list[Source]:
-    """Return the sources that are searched, including those of features."""
+    """Return the sources that are searched, including those of features.
+
+    Args:
+        runtime: The running server.
+    """
     # If a package is imported but not in use, its tables may be missing.
     names = await runtime.store.read(lambda tx: inspect(tx.connection).get_table_names())
     return [BlockSource(), *built_in_sources(runtime.plugins.forget_sources(), names)]
@@ -344,6 +348,11 @@ def receipt_of(secret: Secret, forgetting: Forgetting) -> Receipt:
 
 
 def state_of(forgetting: Forgetting) -> Receipt:
+    """Return the state of the work in the form of a receipt, with the status "running".
+
+    Args:
+        forgetting: The state of the work.
+    """
     return {
         "id": forgetting.id,
         "status": "running",
@@ -397,7 +406,12 @@ def _unfinished(tx: Transaction, key: str | None = None) -> list[tuple[Job, Forg
 
 
 def own_conversations(tx: Transaction, owned: Belongings) -> set[str]:
-    """Return the ids of the user's conversations."""
+    """Return the ids of the conversations in the area.
+
+    Args:
+        tx: The transaction.
+        owned: The area: a user's data, or one conversation without a user.
+    """
     return {
         row.id for row in tx.all(select(conversations.c.id).where(is_owned(conversations, owned)))
     }

@@ -87,7 +87,11 @@ class Forgetting(ErasureFacts):
 
 
 def matches_of(items: Iterable[Item]) -> dict[str, Matches]:
-    """Return the chosen matches, by the key of their item."""
+    """Return the chosen matches, by the key of their item.
+
+    Args:
+        items: The chosen items of one source.
+    """
     chosen: dict[str, Matches] = {}
     for item in items:
         chosen[item.key] = chosen.get(item.key, frozenset()) | {item.match}

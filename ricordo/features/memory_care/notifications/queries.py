@@ -236,6 +236,14 @@ def untold_owners(tx: Transaction, channel: Channel, default: When) -> list[Unto
 
 
 def untold_of(tx: Transaction, channel: Channel, user_id: str, limit: int) -> list[UntoldProposal]:
+    """Return the waiting proposals that a channel has not reported, the oldest first.
+
+    Args:
+        tx: The transaction.
+        channel: The channel.
+        user_id: The owner.
+        limit: The most proposals.
+    """
     parameters = {"channel": channel, "owner": user_id, "limit": limit}
     return [UntoldProposal(*row) for row in tx.all(_UNTOLD, parameters)]
 
@@ -272,7 +280,12 @@ def use_link(tx: Transaction, link: DecisionLink) -> bool:
 
 
 def note_visit(tx: Transaction, user_id: str) -> None:
-    """Store the time of the owner's visit to the waiting proposals."""
+    """Store the time of the owner's visit to the waiting proposals.
+
+    Args:
+        tx: The transaction.
+        user_id: The owner.
+    """
     row: dict[str, Any] = {"user_id": user_id, "seen_at": tx.clock.now()}
     tx.run(Replacing(owner_visits, "seen_at"), row)
 

@@ -27,7 +27,11 @@ def plain_key(line: str) -> str:
 
 
 def markdown_key(line: str) -> str:
-    """Return a line of Markdown in one form for all editors."""
+    """Return a line of Markdown in one form for all editors.
+
+    Args:
+        line: One line of a note.
+    """
     line = _ESCAPED.sub(r"\1", " ".join(unicodedata.normalize("NFC", line).split()))
     if _RULE.match(line):
         return "---"

@@ -67,7 +67,12 @@ def operations_of(runtime: Runtime) -> Operations:
 
 
 async def note_turn(runtime: Runtime, run: Run) -> None:
-    """Count an ended turn, and trace it if tracing is on."""
+    """Count an ended turn, and trace it if tracing is on.
+
+    Args:
+        runtime: The running server.
+        run: The ended run.
+    """
     operations: Operations = runtime.features["operations"]
     operations.turn_counts.note(run)
     if operations.trace_turn:

@@ -61,6 +61,9 @@ class Price:
         """Return the cost of this usage.
 
         Cached tokens are included in the prompt's tokens, and reasoning tokens in the completion's.
+
+        Args:
+            usage: The tokens of one model.
         """
         cached = usage.cached_tokens or 0
         written = usage.cache_write_tokens or 0

@@ -555,6 +555,12 @@ class Trailer(NamedTuple):
 
 
 def version_message(last: BlockVersion, reason: str | None = None) -> str:
+    """Return the message of the commit that pushes a version.
+
+    Args:
+        last: The last version that the commit contains. The message ends with its trailer.
+        reason: The text of the message; None: the reason of the version.
+    """
     if reason is None:
         reason = last.reason
     text = reason.strip()[:_LONGEST_REASON]
@@ -568,6 +574,9 @@ def trailer_of(message: str) -> Trailer | None:
     """Return the version that a commit's message names, or None.
 
     Only the last lines of the message are read.
+
+    Args:
+        message: The whole message of a commit, which any program may have written.
     """
     match = _TRAILER.search(message)
     if match:
@@ -612,6 +621,12 @@ def proposal_in(message: str) -> str | None:
 
 
 def branch_of(user: str, proposal: Proposal) -> str:
+    """Return the name of the branch of a proposal.
+
+    Args:
+        user: The user's identifier, or else the id.
+        proposal: The proposal. Its label and its id are parts of the name.
+    """
     label = "/".join(_part(part) for part in proposal.label.split("/"))
     return f"{branches_of(user)}{_cut(label)}/{proposal.id}"
 

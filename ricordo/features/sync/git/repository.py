@@ -155,6 +155,11 @@ def open_repository(path: Path) -> "Repo":
 
 
 def make_repository(path: Path) -> None:
+    """Create an empty bare repository with the branch `main`.
+
+    Args:
+        path: The folder of the repository, which must not exist.
+    """
     from dulwich.repo import Repo
 
     path.mkdir(mode=0o700, parents=True)
@@ -162,7 +167,12 @@ def make_repository(path: Path) -> None:
 
 
 def add_portion(path: Path, portion: HistoryPortion) -> None:
-    """Store a portion as one pack, then set the branch to its head."""
+    """Store a portion as one pack, then set the branch to its head.
+
+    Args:
+        path: The repository. Only one process at a time may write there.
+        portion: The next portion. Without a head, no branch is set.
+    """
     with closing(open_repository(path)) as repository:
         repository.object_store.add_pack_data(len(portion.objects), iter(packed(portion.objects)))
         if portion.head is not None:
@@ -184,6 +194,15 @@ def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
 
 
 def find_object(repository: "Repo", id: bytes) -> GitObject | None:
+    """Return an object of the repository, or None.
+
+    Args:
+        repository: The open repository.
+        id: The 20 bytes of the object's id.
+
+    Raises:
+        NotFound: The object is a tag.
+    """
     try:
         kind, body = repository.object_store.get_raw(id.hex().encode())  # type: ignore[arg-type]
     except KeyError:

@@ -49,10 +49,14 @@ class TypedBlock:
     def to_memory_string(self, max_chars: int | None = None) -> str:
         """Return the text of the block, cut to `max_chars` characters.
 
-        The default is CORE_MEMORY_MAX_CHARS, else 1500. A persona keeps the first five
-        capabilities, four fields of expertise and three constraints. A human block keeps the newest
-        four preferences, three facts and three notes. Raises Invalid if not even names and a task
-        fit.
+        A persona keeps the first five capabilities, four fields of expertise and three constraints.
+        A human block keeps the newest four preferences, three facts and three notes.
+
+        Args:
+            max_chars: The most characters; None: CORE_MEMORY_MAX_CHARS, else 1500.
+
+        Raises:
+            Invalid: Not even names and a task fit.
         """
         return self.fitted(max_chars).to_full_string()
 
@@ -122,8 +126,13 @@ class TypedBlock:
         """Read the text of a block; unknown lines become `other_lines`.
 
         If a tag for texts occurs on several lines, the last line counts, since agents add a line
-        instead of changing one. Raises Invalid if the state is unknown, or a persona has no line
-        `[IDENTITY] name | role`.
+        instead of changing one.
+
+        Args:
+            text: The text of the block, as `to_full_string` wrote it and agents changed it.
+
+        Raises:
+            Invalid: The state is unknown, or a persona has no line `[IDENTITY] name | role`.
         """
         by_tag, other_lines = brackets.read_lines(text, cls.TAGS)
         values: dict[str, Any] = {"other_lines": other_lines}
@@ -229,6 +238,14 @@ class PersonaBlock(TypedBlock):
 
     @classmethod
     def from_memory_string(cls, text: str) -> Self:
+        """Read the text of a persona; unknown lines become `other_lines`.
+
+        Args:
+            text: The text of the block.
+
+        Raises:
+            Invalid: It has no line `[IDENTITY] name | role`.
+        """
         if not brackets.read_lines(text, ("IDENTITY",))[0]:
             raise Invalid(
                 "This text has no identity of the agent. Add a line [IDENTITY] name | role."
@@ -280,13 +297,27 @@ class HumanBlock(TypedBlock):
         self.session_state = SessionState.IDLE
 
     def add_context_note(self, note: str) -> None:
-        """Add a note; the last ten are kept. Repeating the last note adds nothing."""
+        """Add a note; the last ten are kept. Repeating the last note adds nothing.
+
+        Args:
+            note: The note, which is stripped.
+
+        Raises:
+            Invalid: It is empty, or no text.
+        """
         note = _require(note, "note")
         if self.context_notes[-1:] != [note]:
             self.context_notes = [*self.context_notes, note][-_NOTES_HELD:]
 
     def add_preference(self, preference: str) -> None:
-        """Add a preference; a known one becomes the newest."""
+        """Add a preference; a known one becomes the newest.
+
+        Args:
+            preference: The preference, which is stripped.
+
+        Raises:
+            Invalid: It is empty, or no text.
+        """
         self.preferences = _with_newest(self.preferences, _require(preference, "preference"))
 
     def add_fact(self, fact: str) -> None:

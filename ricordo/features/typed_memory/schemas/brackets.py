@@ -36,7 +36,12 @@ def clean_all(values: Iterable[str]) -> list[str]:
 
 
 def escape(value: str, separator: str = "") -> str:
-    """Escape a value for a line whose values are separated by `separator`."""
+    """Escape a value for a line whose values are separated by `separator`.
+
+    Args:
+        value: A cleaned value.
+        separator: One character; "": the line has one value.
+    """
     value = value.replace("\\", "\\\\").replace("\n", "\\n")
     return value.replace(separator, "\\" + separator) if separator else value
 
@@ -48,7 +53,12 @@ def join(values: Iterable[str], separator: str) -> str:
 
 
 def split(text: str, separator: str = "") -> list[str]:
-    """Split the values of a tag, empty ones included; the inverse of `join`."""
+    """Split the values of a tag, empty ones included; the inverse of `join`.
+
+    Args:
+        text: The line after its tag.
+        separator: One character; "": the line has one value.
+    """
     values: list[str] = []
     characters: list[str] = []
     rest = iter(text)
@@ -88,6 +98,10 @@ def write_lines(lines: Iterable[str], tags: Collection[str]) -> list[str]:
     """Write lines without a tag.
 
     A line that looks like a tagged line gets a backslash.
+
+    Args:
+        lines: The lines, without line breaks.
+        tags: The tags of the block.
     """
     return [_quote(line, tags) for line in lines]
 

@@ -64,6 +64,13 @@ class MemoryManager:
         """Start a task, with a first note.
 
         A block with an unfinished task is archived first.
+
+        Args:
+            task: The task.
+            context: The first note; None or "": no note.
+
+        Raises:
+            Invalid: The task is empty.
         """
 
         def change(human: HumanBlock) -> None:
@@ -77,7 +84,11 @@ class MemoryManager:
         self._change(change)
 
     def clear_task(self, archive: bool = True) -> None:
-        """End the task; with `archive` the task and its notes move to the archive."""
+        """End the task; with `archive` the task and its notes move to the archive.
+
+        Args:
+            archive: Whether the task and its notes move to the archive. Otherwise the notes stay.
+        """
 
         def change(human: HumanBlock) -> None:
             if archive and human.current_task:
@@ -129,7 +140,16 @@ class MemoryManager:
                 )
 
     def update_persona(self, persona: PersonaBlock) -> None:
-        """Write the persona block."""
+        """Write the persona block, cut to the limit of the manager.
+
+        A concurrent change of the block is overwritten.
+
+        Args:
+            persona: The persona.
+
+        Raises:
+            Invalid: Not even its name and role fit.
+        """
         with self._changing:
             self._write(PERSONA, persona.to_memory_string(self.max_chars), self._read(PERSONA)[0])
 
@@ -159,7 +179,12 @@ class MemoryManager:
     def search_archival(self, query: str, limit: int = 5) -> list[str]:
         """Return the best matching texts of the archive.
 
-        Raises Invalid for a `limit` below one.
+        Args:
+            query: The words or the question to search for.
+            limit: The most texts.
+
+        Raises:
+            Invalid: The limit is below one.
         """
         if limit < 1:
             raise Invalid(f"A search for {limit} passages finds nothing. Ask for at least one.")

@@ -68,7 +68,12 @@ class RotationStrategy:
     def compress(self, content: str, target_chars: int) -> str:
         """Return the text to keep, at most `target_chars` characters.
 
-        Raises Invalid for a negative number.
+        Args:
+            content: The text to shorten.
+            target_chars: The most characters.
+
+        Raises:
+            Invalid: The number is negative.
         """
         return compress(self.name, content, target_chars)
 
