@@ -47,7 +47,7 @@ class Screen:
         return line.rstrip("\r\n") if line else None
 
     def confirm(self, question: str) -> bool:
-        """Refuse, since a pipe cannot be asked; complain with the question.
+        """Return False and complain, since a pipe cannot be asked.
 
         Args:
             question: The question, without the choices.

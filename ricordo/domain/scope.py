@@ -243,7 +243,7 @@ class Scope:
             user_id: The id of the user whom the data is about; None for shared data.
 
         Raises:
-            Forbidden: The caller is limited to another user, or the data is shared.
+            Forbidden: The caller is limited to one user, and the data is not about this user.
         """
         if not self.owns(user_id):
             raise Forbidden(

@@ -137,6 +137,14 @@ def _too_slow(request: httpx2.Request) -> BoundReached:
 
 
 def require_within(size: int) -> None:
+    """Refuse an answer that is longer than the limit.
+
+    Args:
+        size: The characters of the answer so far, as `size_of` counts them.
+
+    Raises:
+        BoundReached: There are more than `ANSWER_CHARACTERS`.
+    """
     if size > ANSWER_CHARACTERS:
         raise BoundReached(
             f"The model's answer is longer than {ANSWER_CHARACTERS:,} characters, which is the "
@@ -145,11 +153,21 @@ def require_within(size: int) -> None:
 
 
 def has_too_many_calls(reply: ModelReply) -> bool:
+    """Return whether a reply has more calls than `MOST_CALLS`.
+
+    Args:
+        reply: The whole reply.
+    """
     return sum(isinstance(part, ToolCallPart) for part in reply.parts) > MOST_CALLS
 
 
 def size_of(piece: Part | Chunk) -> int:
-    """Return the characters that a part or chunk adds to an answer."""
+    """Return the characters that a part or chunk adds to an answer.
+
+    Args:
+        piece: A part of a whole reply, or a chunk of a streamed one. A call also counts some
+            characters for itself, once.
+    """
     match piece:
         case ToolCallPart() | ToolCallChunk():
             is_new = isinstance(piece, ToolCallPart) or piece.call_id is not None

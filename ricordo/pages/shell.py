@@ -90,6 +90,14 @@ class Pages(Routes):
         super().__init__(prefix, scope=scope, include_in_schema=False, **options)
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **route_options: Any) -> None:
+        """Add a page whose errors become pages too.
+
+        Args:
+            path: The path below the prefix.
+            endpoint: The coroutine function of the page: it gets the request, and the parameters in
+                the path.
+            **route_options: The options of FastAPI's method.
+        """
         super().add_api_route(path, _explaining(endpoint), **route_options)
 
 
@@ -201,12 +209,24 @@ def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Re
 async def form_of(request: Request) -> dict[str, str]:
     """Return the fields of a form; a repeated name has the value of its last field.
 
-    Raises Invalid.
+    Args:
+        request: The request with the form, URL-encoded.
+
+    Raises:
+        Invalid: The form is malformed, or has more than 1,000 fields.
     """
     return dict(await fields_of(request))
 
 
 async def fields_of(request: Request) -> list[tuple[str, str]]:
+    """Return the fields of a form in their order, in normal form and without marks for hidden text.
+
+    Args:
+        request: The request with the form, URL-encoded.
+
+    Raises:
+        Invalid: The form is malformed, or has more than 1,000 fields.
+    """
     body = await request.body()
     try:
         fields = parse_qsl(
@@ -242,6 +262,9 @@ def typed_number(text: str) -> int | str | None:
     """Return a number from a form. Other text is returned as it is, and an empty text as None.
 
     A number with too many digits for any setting is returned as text, and the API refuses that.
+
+    Args:
+        text: The text of a field. Blanks around it are ignored.
     """
     text = text.strip()
     if text.isdecimal() and len(text) <= _MOST_DIGITS:
@@ -253,6 +276,9 @@ def local_path(path: str) -> str:
     """Return the path if it is on this server, else an empty text.
 
     Browsers read "//host" as another server's address.
+
+    Args:
+        path: The path with its query, as a browser sent it.
     """
     return path if _LOCAL.fullmatch(path) else ""
 
