@@ -90,6 +90,9 @@ def normal_name(text: str) -> str:
 
     >>> normal_name("hu\u200bman"), normal_name("\u202eAda")
     ('human', 'Ada')
+
+    Args:
+        text: A label, a tag, or the name of a file, user or agent.
     """
     if text.isascii():
         return normal_text(text)
@@ -119,6 +122,13 @@ def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
 
     >>> spans_of("Gru\u0308\u00dfe\r\n", "\u00fc")
     [(2, 4)]
+
+    Args:
+        text: The text to search. It need not be in normal form.
+        piece: The text to find; an empty one is found nowhere.
+
+    Returns:
+        Pairs of a start and an end, in characters.
     """
     piece = normal_text(piece)
     if not piece:
@@ -163,10 +173,20 @@ def name_key(name: str) -> str:
 
 
 def is_normal_text(text: str) -> bool:
+    """Return True if the text is in normal form.
+
+    Args:
+        text: Any text.
+    """
     return normal_text(text) == text
 
 
 def is_normal_name(name: str) -> bool:
+    """Return True if the name is in normal form.
+
+    Args:
+        name: Any text.
+    """
     return normal_name(name) == name
 
 

@@ -52,6 +52,17 @@ class BoundedClient(httpx2.AsyncClient):
     async def send(
         self, request: httpx2.Request, *, stream: bool = False, **options: Any
     ) -> httpx2.Response:
+        """Send the request, and bound its answer.
+
+        Args:
+            request: The request. Its body is noted in the current `Exchange`.
+            stream: Return after the head of the answer; otherwise the body is read first.
+            **options: The other options of httpx2's method.
+
+        Raises:
+            BoundReached: The answer is too long or too slow.
+            NotSent: The current `Exchange` is a preview.
+        """
         exchange = EXCHANGE.get()
         if exchange:
             exchange.begin(await request.aread())
@@ -194,11 +205,21 @@ class CallIds:
         self._ids: dict[int, tuple[str, str]] = {}
 
     def in_chunk(self, chunk: Chunk) -> Chunk:
+        """Return the chunk with the id that its call gets.
+
+        Args:
+            chunk: The next chunk of the answer.
+        """
         if not isinstance(chunk, ToolCallChunk) or chunk.call_id is None:
             return chunk
         return replace(chunk, call_id=self._id(chunk.index, chunk.call_id))
 
     def in_reply(self, reply: ModelReply) -> ModelReply:
+        """Return the reply with the same ids that its chunks had.
+
+        Args:
+            reply: The whole reply.
+        """
         calls = [part.call_id for part in reply.parts if isinstance(part, ToolCallPart)]
         ids = [self._id(index, call_id) for index, call_id in enumerate(calls)]
         if ids == calls:

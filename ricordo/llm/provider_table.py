@@ -81,6 +81,11 @@ class Provider:
     owner: str | None = None
 
     def uses_responses(self, model: str) -> bool:
+        """Return whether calls of this model use OpenAI's responses, not its chat completions.
+
+        Args:
+            model: The name of the model at the provider.
+        """
         if self.api == "auto":
             return is_openai(self.base_url) and thinks_at_openai(model)
         return self.api == "responses"

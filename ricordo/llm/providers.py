@@ -119,7 +119,17 @@ class ProviderCalls:
     async def attempt(
         self, adaptation: Adaptation, request: ModelRequest
     ) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Make one attempt in the adaptation's current form."""
+        """Make one attempt in the adaptation's current form.
+
+        Yield chunks if `request.stream` is set, and then the whole reply.
+
+        Args:
+            adaptation: The form that is tried now. It learns that it was accepted.
+            request: The request of the call.
+
+        Raises:
+            ModelError: The attempt failed.
+        """
         model = self._model
         provider = self._info.provider
         transcript = request.messages

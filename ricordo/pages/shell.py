@@ -284,12 +284,23 @@ def local_path(path: str) -> str:
 
 
 def is_part(request: Request) -> bool:
-    """Return True for a request by htmx, which inserts the answer into a page."""
+    """Return True for a request by htmx, which inserts the answer into a page.
+
+    Args:
+        request: The request of a page.
+    """
     return request.headers.get("hx-request") == "true"
 
 
 def base_of(request: Request) -> str:
-    """Return the path prefix under which a proxy or another app serves this server."""
+    """Return the path prefix under which a proxy or another app serves this server.
+
+    Args:
+        request: Any request.
+
+    Returns:
+        The prefix without a slash at its end; "" for none.
+    """
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 

@@ -386,6 +386,14 @@ class OrganizationModels:
         return [*await self._base.list(), *(info for listed in lists for info in listed or ())]
 
     def find(self, handle: str) -> tuple[_CachedProvider, str] | None:
+        """Return the organization's provider of this model, and the model's name.
+
+        Args:
+            handle: The handle of a model.
+
+        Returns:
+            None if no provider of the organization has the handle's first part as its name.
+        """
         name, _, model = handle.partition("/")
         provider = self._own_providers.get(name)
         return (provider, model) if provider and model else None
