@@ -122,7 +122,7 @@ class Feature:
         after_turn: AfterTurns, or coroutine functions of the runtime and a run that are called
             after each turn.
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
-            in other services, and return what remains there.
+            in other services, and return the data that remains there.
         at_forgetting: Coroutine functions of the runtime, a user's id and a Needle
             (`memory_care/forgetting/needle.py`). They remove one fact from other services, and
             return sentences for the receipt.
@@ -396,7 +396,7 @@ class Plugins:
     def at_erasure(self) -> list[Callable[..., Any]]:
         """The functions that delete an erased user's data in other services.
 
-        They get the runtime and the user's id, and return what remains there.
+        They get the runtime and the user's id, and return the data that remains there.
         """
         return [function for _, function in self._functions("at_erasure")]
 

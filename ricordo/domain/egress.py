@@ -554,7 +554,7 @@ class Clearance:
             name: The name, such as a label or a tag. It is searched as it is, and with "_" read as
                 a space.
         """
-        # In a name "_" often takes the place of a space.
+        # In names, "_" is often written for a space.
         return self.spills(f"{name}\n{name.replace('_', ' ')}", None)
 
     def record(self, destination: Destination) -> dict[str, Any]:

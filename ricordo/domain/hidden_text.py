@@ -285,7 +285,10 @@ class _Lines:
 
 
 def _hides(text: str, index: int, lines: _Lines) -> bool | None:
-    """Return True for hidden text, False for a misused direction mark, None for other text."""
+    """Return True for hidden text, False for a direction mark in right-to-left text, or None.
+
+    None means that the character is useful where it is.
+    """
     character = text[index]
     before = text[index - 1] if index else ""
     after = text[index + 1 : index + 2]

@@ -43,7 +43,7 @@ NAME_FIELDS = frozenset(
         " label labels name names new_label old_label path tag tags title user_id"
     ).split()
 )
-# Fields that are kept byte for byte: programs, keys, passwords and signed content.
+# Fields that are not changed by a byte: programs, keys, passwords and signed content.
 VERBATIM_FIELDS = frozenset(
     (
         "access_key access_secret access_token api_key api_secret auth_token client_secret"

@@ -228,7 +228,7 @@ class Adaptation:
 
         Args:
             error: The refusal or failure.
-            request: The request, of which `body` makes what was sent.
+            request: The request. `body` made the sent body from it.
             is_last: Whether no retry is left for a temporary error.
         """
         if not error.words and error.status is None:

@@ -19,7 +19,7 @@ from ricordo.llm.pictures import UNREADABLE, readable_picture
 # Extra settings that this module translates; it does not pass them on.
 _OWN_SETTINGS = frozenset({"strict", "provider_type"})
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
-MOST_ID_CHARACTERS = 40  # OpenAI's own limit
+MOST_ID_CHARACTERS = 40  # OpenAI's limit
 _MISTRAL_ID = re.compile(r"^[A-Za-z0-9]{9}$")
 
 

@@ -550,9 +550,9 @@ def read_usage(usage: dict[str, Any]) -> Usage:
     if not isinstance(completion_details, dict):
         completion_details = {}
     cached = plausible_count(prompt_details.get("cached_tokens"))
-    if cached is None:  # DeepSeek's own name
+    if cached is None:  # DeepSeek's name for it
         cached = plausible_count(usage.get("prompt_cache_hit_tokens"))
-    if cached is None:  # Together's own name
+    if cached is None:  # Together's name for it
         cached = plausible_count(usage.get("cached_tokens"))
     prompt = plausible_count(usage.get("prompt_tokens")) or 0
     completion = plausible_count(usage.get("completion_tokens")) or 0

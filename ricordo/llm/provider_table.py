@@ -19,7 +19,7 @@ AdapterName = Literal["openai", "anthropic", "google", "bedrock", "vertex"]
 """The adapter of a provider; `openai` is for every server with OpenAI's chat completions."""
 
 Api = Literal["auto", "chat", "responses"]
-"""One of OpenAI's two formats; `auto` takes responses for OpenAI's own reasoning models."""
+"""One of OpenAI's two formats; `auto` takes responses for reasoning models at OpenAI itself."""
 
 AZURE_API_VERSION = "2024-10-21"  # the last version that Azure calls stable
 _HIDDEN = "(hidden)"
@@ -94,7 +94,7 @@ class Provider:
 def with_usual_thinking(settings: ModelSettings, info: ModelInfo) -> ModelSettings:
     """Return a new agent's settings, with reasoning switched on for a Claude that can reason.
 
-    The retired Letta V1 server did the same. Explicit settings are kept.
+    The retired Letta V1 server did the same. Explicit settings stay.
 
     Args:
         settings: The settings that the creator of the agent chose.

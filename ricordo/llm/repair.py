@@ -641,7 +641,7 @@ class StreamRepair:
             if thought := thought.rstrip():
                 yield ReasoningChunk(thought)
             return
-        # Hold back what may be the beginning of the closing tag, and the blanks before it.
+        # Hold back a possible beginning of the closing tag, and the blanks before it.
         lengths = range(len(self._tag) - 1, 0, -1)
         tag_length = next((n for n in lengths if thought.endswith(self._tag[:n])), 0)
         without_tag = thought[: len(thought) - tag_length]

@@ -554,7 +554,7 @@ class _BareReader(_Reader):
         return None
 
     def _at_an_end(self) -> Reading | None:
-        """Read a call that begins or ends the text, on its own lines."""
+        """Read a call that begins or ends the text, on separate lines."""
         calls, end = self.sequence(0)
         if calls and self._is_line_end(end) and self._is_fitting(calls):
             return Reading(calls, self.text[end:].strip())
@@ -570,7 +570,7 @@ class _BareReader(_Reader):
         return None
 
     def _in_lines(self) -> Reading | None:
-        """Read objects that are calls and have lines of their own, even in the middle of a text."""
+        """Read objects that are calls on separate lines, even in the middle of a text."""
         examples = _examples(self.text)
         calls: Calls = []
         around: list[str] = []

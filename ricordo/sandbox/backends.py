@@ -67,8 +67,8 @@ class Confinement:
         """Return the command line of the launcher in this interpreter.
 
         Args:
-            options: The launcher's options, as JSON: the descriptors, and what a backend adds to
-                them.
+            options: The launcher's options, as JSON: the descriptors, and the options of the
+                backend.
         """
         flags = ["-I"] if self.sees_packages else ["-I", "-S"]
         return [str(self.python), *flags, "-X", "utf8", "-c", _launcher(), json.dumps(options)]

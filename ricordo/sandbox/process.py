@@ -273,8 +273,8 @@ async def _start(
         backend: The way to confine it.
         confinement: The fixed conditions of the process.
         workspaces: The folder of the workspaces, or None.
-        on_failure: It is changed: it undoes what the returned process needs.
-        passed: It is changed: it closes the descriptors that only the started process needs.
+        on_failure: Changed here: it closes and deletes the parts of the process after a failure.
+        passed: Changed here: it closes the descriptors that only the started process needs.
     """
     control, launcher_control = socket.socketpair()
     on_failure.callback(control.close)

@@ -562,8 +562,8 @@ def place_of(tx: Transaction, scope: Scope, order_by: AgentOrder) -> ColumnEleme
     Args:
         tx: The transaction, since a user's default conversations are looked up.
         scope: The caller, whose default conversations count for "last_run_completion".
-        order_by: The requested order. An agent whose conversation never ran counts as the one that
-            ran first.
+        order_by: The requested order. An agent whose conversation never ran is ordered as if it had
+            run before all others.
     """
     if order_by == "last_run_completion":
         # Use an aggregate, since it always returns one row. A user may have had a personal
