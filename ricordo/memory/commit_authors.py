@@ -82,6 +82,10 @@ class CommitAuthors:
     def metadata(self, author: Actor, reason: str) -> ChangeMetadata:
         """Return the metadata of a change by this author.
 
-        If the author is somebody else, `by` is recorded as the approver.
+        If the author is not the sender, the sender is recorded as the approver.
+
+        Args:
+            author: The author, as `of` or `only` returned it.
+            reason: The message of the commit.
         """
         return ChangeMetadata(author, reason, approved_by=None if author == self.by else self.by.id)

@@ -243,7 +243,12 @@ def changed_piece(before: str, after: str) -> str:
 def added_lines(before: str, after: str) -> list[str]:
     """Return the lines of the later text that the earlier text lacks.
 
-    A line that occurs more often than before counts as added.
+    A line that occurs more often than before counts as added. Marks of lists, letter case and
+    spaces make no difference.
+
+    Args:
+        before: The earlier text.
+        after: The later text.
     """
     earlier_counts = Counter(map(_key, before.split("\n")))
     added: list[str] = []
@@ -495,7 +500,11 @@ class MemoryEdit:
 
 
 def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
-    """Group the edits by their block's id, in their order."""
+    """Group the edits by their block's id, in their order.
+
+    Args:
+        edits: The edits of a step, in the order of their calls.
+    """
     groups: dict[str, list[MemoryEdit]] = {}
     for edit in edits:
         groups.setdefault(edit.base.id, []).append(edit)
@@ -954,6 +963,15 @@ def _require_no_skill(label: str) -> str:
 
 
 def require_free(label: str, existing_labels: Container[str]) -> None:
+    """Raise Conflict if the label is in use.
+
+    Args:
+        label: The label in its normal form.
+        existing_labels: The labels that the agent sees.
+
+    Raises:
+        Conflict: The label is one of them.
+    """
     if label in existing_labels:
         raise Conflict(f"Error: Memory block '{label}' already exists")
 

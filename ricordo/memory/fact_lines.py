@@ -60,7 +60,11 @@ def _name(block: Block) -> str:
 
 
 def fact_line(text: str) -> str:
-    """Return the fact as one line without a bullet, cut to `LONGEST_FACT` characters."""
+    """Return the fact as one line without a bullet, cut to 400 characters.
+
+    Args:
+        text: A fact, as a model or a person wrote it.
+    """
     line = " ".join(_BULLET.sub("", text).split())
     if len(line) <= LONGEST_FACT:
         return line

@@ -63,6 +63,11 @@ def subject_terms(line: str) -> frozenset[str]:
 
 
 def share_subject(first: frozenset[str], second: frozenset[str]) -> bool:
-    """Return True if two lines with these terms have one subject."""
+    """Return True if two lines with these terms have one subject.
+
+    Args:
+        first: The terms of one line, from `subject_terms`; without any, the result is False.
+        second: The terms of the other line.
+    """
     smaller = min(len(first), len(second))
     return bool(smaller) and len(first & second) >= _SUBJECT_SHARE * smaller

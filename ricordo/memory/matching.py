@@ -88,7 +88,11 @@ class _Folded:
         self._sizes.append(size)
 
     def begin_of(self, position: int) -> int:
-        """Return the original position of a letter of the folded text."""
+        """Return the original position of a letter of the folded text.
+
+        Args:
+            position: The index of the letter in the folded text, or the length of that text.
+        """
         segment = bisect_right(self._folded_starts, position) - 1
         return self._original_starts[segment] + (
             0 if self._sizes[segment] else position - self._folded_starts[segment]

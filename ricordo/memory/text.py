@@ -190,6 +190,9 @@ def line_key(line: str) -> str:
     """Return the line in a form for comparisons.
 
     The line ending, a byte order mark in front, and the stored form of accents make no difference.
+
+    Args:
+        line: A line without its line feed.
     """
     line = line.removesuffix("\r")
     if line.isascii():
@@ -784,6 +787,10 @@ def ends_alike(first: str, second: str) -> tuple[int, int]:
     """Return the lengths of the equal beginning and end of two texts.
 
     They are counted in characters of whole lines and do not overlap.
+
+    Args:
+        first: A text.
+        second: The text that it is compared with.
     """
     head = _longest_alike(
         min(len(first), len(second)), lambda size: first.startswith(second[:size])

@@ -59,7 +59,11 @@ _NAMES = {name.casefold(): name for name in TOPICS} | {
 
 
 def topic_of(rule: str) -> str | None:
-    """Return the topic that a rule names; None if the rule is a line of text."""
+    """Return the topic that a rule names; None if the rule is a line of text.
+
+    Args:
+        rule: A rule of the user, such as "topic: health".
+    """
     name = " ".join(_PREFIX.sub("", rule.strip(), count=1).split()).rstrip(".").casefold()
     return _NAMES.get(name)
 

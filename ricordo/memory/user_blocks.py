@@ -507,7 +507,10 @@ class _Request(Generic[T]):
 
 
 class _Requests:
-    """The requests for one user's memory."""
+    """The requests for one user's memory.
+
+    The arguments of a method are those of the same method of `UserBlocks`.
+    """
 
     def __init__(self, user: str) -> None:
         self._user = f"/users/{quote(user, safe='')}"

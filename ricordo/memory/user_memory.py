@@ -187,10 +187,27 @@ def _settings_of(
 
 
 def find(tx: Transaction, memory: UserMemory, label: str) -> Block | None:
+    """Return the user's block with this label; None if there is none.
+
+    Args:
+        tx: The transaction.
+        memory: The memory to read.
+        label: The current label in its normal form.
+    """
     return blocks.labelled(tx, memory.chain.id, label)
 
 
 def require(tx: Transaction, memory: UserMemory, label: str) -> Block:
+    """Return the user's block with this label.
+
+    Args:
+        tx: The transaction.
+        memory: The memory to read.
+        label: The current label in its normal form.
+
+    Raises:
+        NotFound: There is no such block.
+    """
     block = find(tx, memory, label)
     if block is None:
         raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')

@@ -130,6 +130,10 @@ def told_memory(stored_key: str) -> str:
 
     If the transcript shows edits, this is not the digest of the memory in the prompt itself. So the
     prompt is rendered again if another writer has undone these edits.
+
+    Args:
+        stored_key: The key of the stored prompt, to which `key_after_edits` may have added the
+            memory after edits.
     """
     memory, _, _, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
     return in_transcript or memory
@@ -250,7 +254,12 @@ def _brief(local: datetime, recall_count: int) -> str:
 
 
 def with_skills(system: str, skills: Sequence[ClientSkill]) -> str:
-    """Return the system message with the client's skills."""
+    """Return the system message with the client's skills at its end.
+
+    Args:
+        system: The text of the system message.
+        skills: The skills of this turn. Closing tags in their texts are changed.
+    """
     if not skills:
         return system
     listed = "\n".join(

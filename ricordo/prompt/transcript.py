@@ -146,6 +146,9 @@ def without_pictures(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Return the messages with a note in place of each picture, and its text if it has one.
 
     Some models refuse pictures.
+
+    Args:
+        messages: The messages of a request; they are not changed.
     """
     return tuple(
         replace(message, parts=tuple(map(_without_picture, message.parts))) for message in messages
@@ -356,10 +359,23 @@ def _named_row(name: str, content: Any, indent: str) -> str:
 
 
 def local_time(now: int, timezone: str) -> str:
+    """Return a time as models read it, such as "2026-05-01 02:30:00 PM CEST+0200".
+
+    Args:
+        now: The time in microseconds UTC.
+        timezone: The name of a time zone, such as "Europe/Vienna".
+    """
     return to_datetime(now).astimezone(zone(timezone)).strftime("%Y-%m-%d %I:%M:%S %p %Z%z")
 
 
 def package_result(content: Any, *, is_success: bool, time: str) -> str:
+    """Return the result of a call as JSON with status, message and time.
+
+    Args:
+        content: A text, or a value that becomes JSON.
+        is_success: The status is "OK", and otherwise "Failed".
+        time: The local time, as `local_time` formats it.
+    """
     packaged = {"status": "OK" if is_success else "Failed", "message": content, "time": time}
     return orjson.dumps(packaged, option=orjson.OPT_INDENT_2).decode()
 
@@ -381,6 +397,12 @@ def package_user_message(
 
 
 def heartbeat_event(reason: str, time: str) -> EventPart:
+    """Return the event that gives control back to an agent.
+
+    Args:
+        reason: A sentence for the model about the reason to continue.
+        time: The local time, as `local_time` formats it.
+    """
     return EventPart(
         _dump({"type": "heartbeat", "reason": _NOT_FROM_USER + reason, "time": time}),
         event="heartbeat",
@@ -425,7 +447,11 @@ def task_event(name: str, instructions: str, time: str) -> EventPart:
 
 
 def login_event(time: str) -> EventPart:
-    """Return the event of a user's first login."""
+    """Return the event of a user's first login.
+
+    Args:
+        time: The local time, as `local_time` formats it.
+    """
     return EventPart(
         _dump({"type": "login", "last_login": FIRST_LOGIN, "time": time}), event="login"
     )

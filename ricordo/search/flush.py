@@ -145,7 +145,13 @@ def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> P
 def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     """Write packed rows under a lock on the partition.
 
-    Returns False, without writing, if the partition has changed since the rows were packed.
+    Args:
+        tx: The transaction.
+        packed: The rows, perhaps packed in an earlier transaction.
+
+    Returns:
+        False, without writing, if the partition or the buffer has changed since the rows were
+        packed.
     """
     # Lock before reading, so that a second writer sees the rows of the first.
     partition = lock_partition(tx, packed.owner_id)
@@ -267,9 +273,14 @@ class Deletion:
             yield partial(write_buffer.delete_rows, seqs=rows)
 
     def run(self, tx: Transaction, step: Step) -> bool:
-        """Run one step.
+        """Run one step of the deletion, under a lock on the partition.
 
-        Returns False, without a change, if the partition was rebuilt or purged meanwhile.
+        Args:
+            tx: The transaction.
+            step: One of `steps`.
+
+        Returns:
+            False, without a change, if the partition was rebuilt or purged meanwhile.
         """
         partition = lock_partition(tx, self.owner_id)
         if (partition.seq if partition else None) != self.partition:

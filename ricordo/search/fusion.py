@@ -85,7 +85,11 @@ class Similarities:
         return Similarities(self.positions, np.round(self.values, _DIGITS))
 
     def of_texts(self, documents: DocumentColumns) -> "Similarities":
-        """Return the similarity of each text, computed from its parts, at its first position."""
+        """Return the similarity of each text, computed from its parts, at its first position.
+
+        Args:
+            documents: The documents of the searched view, which know the parts of texts.
+        """
         if documents.starts is None or not len(self):
             return self
         firsts = documents.first_of(self.positions)
@@ -240,6 +244,12 @@ def fuse(
 
 
 def within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
+    """Return marks of the documents whose times lie in one of the ranges (n,).
+
+    Args:
+        created_at: The times of the documents in microseconds UTC (n,).
+        times: Ranges [start, end) in microseconds UTC; without any, nothing is marked.
+    """
     within: Bools = np.zeros(len(created_at), dtype=np.bool_)
     for start, end in times:
         within |= (created_at >= start) & (created_at < end)

@@ -174,6 +174,10 @@ def on_pictures(tx: Transaction, read: Callable[[Transaction, Message], None]) -
     """Call `read` for each new message of this store that has pictures without a text.
 
     It runs in the transaction that stores the message.
+
+    Args:
+        tx: Any transaction of the store, in whose cache the function is stored.
+        read: The function. It replaces an earlier one.
     """
     tx.cache[_READ_PICTURES] = read
 
@@ -235,6 +239,18 @@ def insert_passages(
 def delete_passage(
     tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str
 ) -> None:
+    """Delete a passage with its tags, and remove it from the index.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        attached: The archives in which the passage may be.
+        passage_id: The passage.
+
+    Raises:
+        NotFound: The passage is in none of these archives, or the caller does not see it.
+        Forbidden: The caller sees the passage but may not change it.
+    """
     archive, passage = archives.lock_passage(tx, scope, attached, passage_id)
     unindex_passages(tx, [passage_id])
     archives.delete_passage(tx, archive, passage)
@@ -263,7 +279,12 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
 
 
 def rewrite_message(tx: Transaction, message: Message) -> None:
-    """Store another text of a message, and index it again."""
+    """Store another text of a message, and index it again.
+
+    Args:
+        tx: The transaction.
+        message: The stored message with its new parts.
+    """
     unindex_messages(tx, [message.id])
     text = messages.rewrite_searchable(tx, message)
     if text:
@@ -273,13 +294,24 @@ def rewrite_message(tx: Transaction, message: Message) -> None:
 
 
 def rewrite_passage(tx: Transaction, passage: Passage) -> None:
-    """Store another text of a passage, and index it again."""
+    """Store another text of a passage, and index it again.
+
+    Args:
+        tx: The transaction.
+        passage: The stored passage with its new text or metadata, without secrets.
+    """
     unindex_passages(tx, [passage.id])
     archives.rewrite_passage(tx, passage)
     index_passages(tx, [passage])
 
 
 def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
+    """Remove these messages from the index before their deletion or change.
+
+    Args:
+        tx: The transaction.
+        ids: The messages, which are still stored. Those without a text are not in the index.
+    """
     rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
     _put(tx, [_placed(row._asdict()) for row in rows], is_deleted=True)
 
@@ -296,7 +328,12 @@ def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the tags of these passages by id; passages without tags are missing."""
+    """Return the tags of these passages by id; passages without tags are missing.
+
+    Args:
+        tx: The transaction.
+        ids: The passages.
+    """
     tags: dict[str, list[str]] = {}
     for row in tx.all(_LABELS, {"ids": list(ids)}):
         tags.setdefault(row.passage_id, []).append(row.tag)

@@ -78,6 +78,11 @@ _DELETE_PARTITION = delete(tables.search_partitions).where(
 
 
 def is_row(table: Table) -> ColumnElement[bool]:
+    """Return the condition that a row has the primary key in the parameters `in_<column>`.
+
+    Args:
+        table: A table of the index.
+    """
     return and_(*(column == bindparam(f"in_{column.name}") for column in table.primary_key.columns))
 
 
@@ -116,9 +121,15 @@ class EmbeddingBatch:
 
 
 def owner_of(tx: Transaction, owner_id: str) -> Any:
-    """Return the partition owner's organization_id, embedding and vector_db.
+    """Return the organization_id, embedding and vector_db of a partition's owner.
 
-    Returns None for a deleted owner.
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive. A name with the suffix `NEW` has no owner.
+
+    Returns:
+        A row, in which an agent's vector_db is None; None for a purged owner. A deleted owner that
+        is not purged yet has the organization of deleted rows.
     """
     return tx.first(_OWNER, {"owner_id": owner_id})
 
@@ -160,7 +171,13 @@ def _purge(tx: Transaction, statements: tuple[Any, Any], parameters: dict[str, A
 
 
 def owner_ids(tx: Transaction, after: str, limit: int) -> list[str]:
-    """Return the sorted ids of owners with a partition or a buffer."""
+    """Return the sorted ids of owners with a partition or a buffer.
+
+    Args:
+        tx: The transaction.
+        after: The last id of the portion before; "" for the first portion.
+        limit: The most ids.
+    """
     return [row.owner_id for row in tx.all(_SOME_OWNER_IDS, {"after": after, "limit": limit})]
 
 

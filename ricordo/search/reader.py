@@ -157,7 +157,11 @@ def _forms(row: BufferRow) -> list[int]:
 
 
 def occurrences_by_part(row: BufferRow) -> list[dict[str, int]]:
-    """Return the terms in each part of a text with counts; speaker and labels are in all parts."""
+    """Return the terms in each part of a text with counts; speaker and labels are in all parts.
+
+    Args:
+        row: A row of the buffer. An uncut text gives one part.
+    """
     if len(row.lengths) == 1:
         return [occurrences(row)]
     ends = list(accumulate(row.lengths))
@@ -223,7 +227,11 @@ class SizedCache:
         self._lock = threading.Lock()
 
     def get(self, key: Any) -> Any:
-        """Return the entry of this key, or None."""
+        """Return the entry of this key, or None, and mark it as used.
+
+        Args:
+            key: The key with which it was put.
+        """
         with self._lock:
             if key not in self._entries:
                 return None
@@ -278,6 +286,9 @@ def cache_of(tx: Transaction) -> IndexCache:
     """Return the shared cache, or an empty one in a transaction that has written.
 
     Such a transaction also sees rows that may be rolled back.
+
+    Args:
+        tx: The transaction that reads the index.
     """
     if tx.has_written:
         return IndexCache()
@@ -456,6 +467,11 @@ def _cached_documents(cache: IndexCache, partition: PartitionRow) -> Documents:
 
 
 def posting_of(records: Postings) -> Posting:
+    """Return the posting of one term from its records.
+
+    Args:
+        records: The records as the index stores them.
+    """
     times = records["times"]
     return Posting(
         records["position"].astype(np.int64), times & np.uint8(MOST_TIMES), times >= NAMED
@@ -482,6 +498,12 @@ def joined_postings(parts: Sequence[Posting]) -> Posting:
 
 
 def some_of(posting: Posting, chosen: Any) -> Posting:
+    """Return the posting with only some of its entries; its weight and its spread stay.
+
+    Args:
+        posting: The posting.
+        chosen: A mask or indexes of the entries, as numpy takes them.
+    """
     return replace(
         posting,
         positions=posting.positions[chosen],

@@ -108,7 +108,11 @@ class DocumentColumns:
         return self.count == len(self.number)
 
     def first_of(self, positions: Integers) -> Integers:
-        """Return the first position of the text at each position."""
+        """Return the first position of the text at each position.
+
+        Args:
+            positions: Positions of any parts (m,). The result has the same order.
+        """
         if self.starts is None:
             return positions
         return self.starts[np.searchsorted(self.starts, positions, side="right") - 1]
@@ -121,7 +125,11 @@ class DocumentColumns:
         return int(self.starts[index]) if index < len(self.starts) else len(self)
 
     def best_parts(self, scores: Floats) -> Floats:
-        """Return the best score of each text's parts at its first position, elsewhere 0."""
+        """Return the best score of each text's parts at its first position, elsewhere 0.
+
+        Args:
+            scores: The scores of all positions (n,).
+        """
         if self.starts is None:
             return scores
         best: Floats = np.zeros(len(self), dtype=np.float32)
@@ -367,6 +375,10 @@ def rarity(documents: DocumentColumns, hit_count: int) -> float:
     """Return the weight of a term in `hit_count` documents.
 
     It is roughly the score of a document that contains the term once.
+
+    Args:
+        documents: The documents of the searched view.
+        hit_count: The number of documents with the term.
     """
     other_count = max(documents.count - hit_count + 0.5, 0.5)
     return float(np.log1p(other_count / (hit_count + 0.5)))

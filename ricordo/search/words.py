@@ -24,7 +24,11 @@ import Stemmer  # type: ignore[import-not-found, unused-ignore]
 
 
 def load_words(name: str) -> dict[str, Any]:
-    """Read a TOML file of `data/`, e.g. the stop words by language."""
+    """Read a TOML file of `data/`, e.g. the stop words by language.
+
+    Args:
+        name: The name of the file, without its ending.
+    """
     return tomllib.loads(
         files("ricordo.search").joinpath("data", f"{name}.toml").read_text("utf-8")
     )
@@ -479,7 +483,12 @@ def stem(folded: str) -> str:
 
 
 def stem_by(algorithm: str, folded: str) -> str:
-    """Return the stem of a folded word by the Snowball algorithm of this name."""
+    """Return the stem of a folded word by the Snowball algorithm of this name.
+
+    Args:
+        algorithm: The name of a Snowball algorithm, such as "english".
+        folded: The word, as `fold` returns it.
+    """
     with _machine_in_use:
         machine = _machines.get(algorithm)
         if machine is None:

@@ -140,7 +140,14 @@ _INSERTS: Mapping[str, Any] = {
 
 
 def kind_of(owner_id: str) -> str:
-    """Return the kind of a partition's documents, by the id of its owner."""
+    """Return the kind of a partition's documents, by the id of its owner.
+
+    Args:
+        owner_id: The id of an agent or an archive, perhaps with a suffix.
+
+    Returns:
+        "messages" or "passages".
+    """
     if owner_id.startswith("agent-"):
         return "messages"
     return "passages"
@@ -244,7 +251,13 @@ def add_flush_job(
 
 
 def oldest(tx: Transaction, owner_id: str, limit: int) -> list[BufferRow]:
-    """Return the owner's oldest rows."""
+    """Return the owner's oldest rows.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        limit: The most rows.
+    """
     rows = tx.all(_OLDEST, {"owner_id": owner_id, "limit": limit})
     return [unpack(row.seq, row.document, row.data) for row in rows]
 

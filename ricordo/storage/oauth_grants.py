@@ -72,8 +72,7 @@ def revoke(tx: Transaction, id: str) -> None:
 
     Args:
         tx: The transaction.
-        id: The grant's id. For the id of another key only access keys with this creator are
-            deleted.
+        id: The grant's id. If there is no such grant, nothing happens.
     """
     tx.run(_REVOKE, {"this": id, **new_values({"revoked_at": tx.clock.now()})})
     delete_access(tx, id)

@@ -26,7 +26,7 @@ def named(tx: Transaction, name: str) -> Organization | None:
 
     Args:
         tx: The transaction.
-        name: An id or a name, compared exactly.
+        name: An id or a name.
     """
     if "\0" in name:
         return None
@@ -38,7 +38,7 @@ def require(tx: Transaction, name: str) -> Organization:
 
     Args:
         tx: The transaction.
-        name: An id or a name, compared exactly.
+        name: An id or a name.
 
     Raises:
         NotFound: There is no such organization.

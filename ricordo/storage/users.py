@@ -85,7 +85,7 @@ def named(tx: Transaction, organization_id: str, name: str) -> User | None:
     Args:
         tx: The transaction.
         organization_id: The organization.
-        name: An id or an identifier, compared in normal form. An id comes first.
+        name: An id or an identifier. If it matches two users, the user with this id is returned.
     """
     if "\0" in name:
         return None  # PostgreSQL would refuse the parameter

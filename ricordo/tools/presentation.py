@@ -252,6 +252,10 @@ def given_arguments(arguments: Mapping[str, Any], schema: ToolSchema) -> dict[st
     """Return the arguments without optional ones that are null although their schema forbids null.
 
     Nested objects are treated in the same way.
+
+    Args:
+        arguments: The arguments of a call, which are not changed.
+        schema: The tool's schema, without added arguments.
     """
     present: dict[str, Any] = _without_nulls(dict(arguments), schema.parameters, schema.parameters)
     return present

@@ -497,7 +497,11 @@ def _whole(text: str) -> str:
 
 
 def schema_of(tool: Tool) -> ToolSchema:
-    """Return a stored tool's schema for models."""
+    """Return a stored tool's schema for models.
+
+    Args:
+        tool: The stored tool. Its JSON schema has at least `parameters`.
+    """
     schema = tool.json_schema
     return ToolSchema(tool.name, schema.get("description", tool.description), schema["parameters"])
 
@@ -569,7 +573,12 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
 
 
 def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSchema:
-    """Return the function's schema for models."""
+    """Return the function's schema for models.
+
+    Args:
+        function: The function of the tool, whose docstring describes it.
+        arguments: The model of its parameters, from `arguments_model`.
+    """
     names = {str(field.alias) for field in arguments.model_fields.values()}
     summary = read_docstring(inspect.getdoc(function) or "", names).description
     schema = _plain(arguments.model_json_schema())
@@ -644,7 +653,12 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
 
 
 def unstored_tool(offered: ServerTool, organization_id: str) -> Tool:
-    """Return the stored form of a server's tool that no agent has attached."""
+    """Return the stored form of a server's tool that no agent has attached.
+
+    Args:
+        offered: A tool of a model profile, or another tool that is offered only in this turn.
+        organization_id: The organization of the agent.
+    """
     return _as_offered(
         Tool(UNSTORED, organization_id, offered.name, offered.tool_type, {}), offered
     )

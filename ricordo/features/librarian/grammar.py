@@ -332,8 +332,8 @@ def is_same_frame(statement: str, other: str) -> bool:
     A property has only one value. An example is "I work at Fiat." and "I work at Ferrari.".
 
     Args:
-        statement: The new statement.
-        other: The earlier statement. If it adds a value ("I also like …"), the result is False.
+        statement: A statement.
+        other: The other statement. If it only adds a value ("I also like …"), the result is False.
     """
     start = frame(statement).casefold()
     return (

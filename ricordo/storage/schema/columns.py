@@ -143,7 +143,7 @@ def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> 
     Args:
         name: The name of the table.
         *columns: Its columns, constraints and indexes.
-        erasure: The rule of the columns that have no rule of their own.
+        erasure: The default rule of the columns.
         **options: Further options of SQLAlchemy's Table.
     """
     return sa.Table(name, metadata, *columns, info={"erasure": erasure}, **options)

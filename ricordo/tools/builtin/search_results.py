@@ -260,14 +260,24 @@ def time_ago(micros: int) -> str:
 
 
 def timestamp(micros: int, timezone: tzinfo, *, is_exact: bool = False) -> str:
+    """Return a time in ISO 8601, in a time zone.
+
+    Args:
+        micros: The time in microseconds UTC.
+        timezone: The time zone.
+        is_exact: Show microseconds; otherwise whole seconds.
+    """
     precision = "microseconds" if is_exact else "seconds"
     return to_datetime(micros).astimezone(timezone).isoformat(timespec=precision)
 
 
 def shares_seconds(moments: Iterable[int]) -> bool:
-    """Return whether two different times fall in one second.
+    """Return True if two different times fall in one second.
 
     Then only exact times show their order, and the later text may correct the earlier one.
+
+    Args:
+        moments: The times in microseconds UTC.
     """
     seconds = [moment // SECOND for moment in set(moments)]
     return len(set(seconds)) < len(seconds)

@@ -318,7 +318,7 @@ def fact_labels(tx: Transaction, user_id: str, kind: FactKind) -> list[str | Non
         kind: The kind of facts.
 
     Returns:
-        The labels in no fixed order; None stands for facts without a label.
+        The labels in no fixed order; None is for facts without a label.
     """
     statement = select(user_facts.c.egress).where(_is_of_kind(user_id, kind)).distinct()
     return [row.egress for row in tx.all(statement)]
