@@ -153,7 +153,7 @@ class AnswerBudget:
             size: The bytes of the answer as JSON; an estimate is enough.
 
         Raises:
-            TooLong: The answer is above the limit.
+            TooLong: The message names the setting and the ways to ask for less.
         """
         if self.is_above_one(size):
             raise TooLong(

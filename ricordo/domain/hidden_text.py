@@ -104,7 +104,7 @@ def is_unseen(character: str) -> bool:
     (True, True, True, False)
 
     Args:
-        character: One character.
+        character: One character of a text, of any kind.
     """
     match unicodedata.category(character):
         case "Cc":

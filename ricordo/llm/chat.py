@@ -85,7 +85,7 @@ async def whole_reply(model: ChatModel, request: ModelRequest) -> ModelReply:
     """Return the reply alone, for callers that want no chunks.
 
     Args:
-        model: The model.
+        model: The model to call.
         request: The request. Chunks are dropped if it asks for a stream.
 
     Raises:

@@ -280,6 +280,9 @@ class LearnedDialects:
 
         Args:
             key: The model.
+
+        Returns:
+            A new mapping from the forms to the calls that they helped.
         """
         return dict(self._helped.get(key, {}))
 

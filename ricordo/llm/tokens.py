@@ -119,7 +119,7 @@ def message_tokens(message: Message) -> int:
     """Return an estimate of the tokens of a message in a prompt.
 
     Args:
-        message: The message.
+        message: A message of the transcript.
     """
     return MESSAGE_TOKENS + sum(map(part_tokens, message.parts))
 
@@ -143,7 +143,7 @@ def request_tokens(request: ModelRequest) -> int:
     """Return an estimate of the tokens of a whole prompt, with its tools.
 
     Args:
-        request: The request.
+        request: The request, of which messages and tools count.
     """
     return sum(map(message_tokens, request.messages)) + tool_tokens(request.tools)
 
@@ -152,7 +152,7 @@ def transcript_tokens(messages: Iterable[Message]) -> int:
     """Return an estimate of the tokens of messages in a prompt.
 
     Args:
-        messages: The messages.
+        messages: The messages, with the system message if it is to count.
     """
     return sum(map(message_tokens, messages))
 

@@ -348,7 +348,7 @@ class Output:
         Bytes beyond the limit are dropped, and `full` is set.
 
         Args:
-            process: The process.
+            process: The process, whose program runs.
             name: "stdout", "stderr" or "answer".
         """
         stream: asyncio.StreamReader = getattr(process, name)

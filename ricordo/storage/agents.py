@@ -486,7 +486,7 @@ def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:
     Args:
         tx: The transaction, or a read.
         scope: The caller. All agents of the organization count, also restricted ones.
-        tool: The tool.
+        tool: A stored tool of the organization. Rules name it by its name.
     """
     has_tool = agents.c.id.in_(
         select(agents_tools.c.agent_id).where(agents_tools.c.tool_id == tool.id)
@@ -511,7 +511,7 @@ def has_block(block_id: str) -> ColumnElement[bool]:
     """Return the condition that a block is attached to the agent.
 
     Args:
-        block_id: The block.
+        block_id: The block. Whether the caller sees it is not checked.
     """
     return agents.c.id.in_(
         select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id)
@@ -522,7 +522,7 @@ def uses_archive(archive_id: str) -> ColumnElement[bool]:
     """Return the condition that an archive is attached to the agent.
 
     Args:
-        archive_id: The archive.
+        archive_id: The archive. Whether the caller sees it is not checked.
     """
     return agents.c.id.in_(
         select(agents_archives.c.agent_id).where(agents_archives.c.archive_id == archive_id)

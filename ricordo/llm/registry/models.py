@@ -112,7 +112,7 @@ class Embedders(Registry[Embedder]):
         """Describe the model of a handle without a request, even if it is no longer usable.
 
         Args:
-            handle: A stored handle.
+            handle: The handle that an agent or archive stores.
         """
         try:
             return self.get(handle).info
