@@ -344,10 +344,13 @@ async def run(context: RequestContext, tool_id: str, arguments: Json) -> Any:
     Args:
         context: The request's context.
         tool_id: The stored tool.
-        arguments: The arguments by name. They are not checked here.
+        arguments: The arguments by name; only the MCP server checks them.
 
     Returns:
         The result; a response with status 408 or 502 if the MCP server fails.
+
+    Raises:
+        NotFound: The tool or its server was deleted.
     """
     try:
         output = await runner_of(context).call(

@@ -114,7 +114,8 @@ def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:
 
     Args:
         server: The server, whose `auth_header` may name the header of the token.
-        secrets: Its secrets in plain text. A token without a scheme is sent as a bearer token.
+        secrets: Its secrets in plain text. In the header Authorization, a token without a scheme is
+            sent as a bearer token.
     """
     headers = dict(secrets.headers)
     if secrets.token:
