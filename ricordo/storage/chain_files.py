@@ -19,6 +19,12 @@ PATIENCE = 60.0  # seconds to wait while another request writes there
 
 
 def lock_path(data_dir: Path, chain_id: str) -> Path:
+    """Return the path of the lock that writers of a chain's folders hold.
+
+    Args:
+        data_dir: The server's data folder.
+        chain_id: The chain.
+    """
     return data_dir / FOLDER / f"{chain_id}.lock"
 
 

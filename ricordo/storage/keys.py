@@ -222,6 +222,11 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
 def get(tx: Transaction, scope: Scope, id: str) -> ApiKey:
     """Return the key with this id.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The key's id.
+
     Raises:
         NotFound: There is no such key. Sessions and tokens do not count as keys.
     """
@@ -258,7 +263,12 @@ def _requirement(now: int) -> ApiKey:
 
 
 def had_any(tx: Transaction, user_id: str) -> bool:
-    """Return whether the user has a key, or had one that is still stored."""
+    """Return whether the user has a key, or had one that is still stored.
+
+    Args:
+        tx: The transaction.
+        user_id: The user. Sessions and tokens count too.
+    """
     return tx.first(_OF_USER, {"user_id": user_id}) is not None
 
 
@@ -296,6 +306,11 @@ def needing_secret(tx: Transaction) -> str:
 def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
     """Revoke the key permanently; a revoked key stays as it is.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The key's id.
+
     Raises:
         NotFound: There is no such key.
     """
@@ -319,11 +334,22 @@ def end_session(tx: Transaction, scope: Scope) -> bool:
 
 
 def end_sessions_of(tx: Transaction, user_id: str) -> None:
-    """Revoke all sessions of the user's browsers."""
+    """Revoke all sessions of the user's browsers.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+    """
     tx.run(_END_SESSIONS, {"user_id": user_id, "now": tx.clock.now()})
 
 
 def note_use(tx: Transaction, key: ApiKey) -> None:
+    """Store the present time as the key's last use.
+
+    Args:
+        tx: The transaction.
+        key: The key of the request.
+    """
     _use(tx, replace(key, last_used_at=tx.clock.now()))
 
 
@@ -332,6 +358,10 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
 
     Returns None for a key that is unknown, revoked or expired, or whose user is disabled or
     deleted.
+
+    Args:
+        tx: The transaction.
+        hash: The keyed hash of the key that the request sent (see `hash_of`).
     """
     row = tx.first(_BY_HASH, {"hash": hash})
     if row is None:

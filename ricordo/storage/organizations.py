@@ -52,6 +52,12 @@ def require(tx: Transaction, name: str) -> Organization:
 
 
 def lock(tx: Transaction, id: str) -> None:
+    """Lock an organization until the transaction ends. Does nothing on SQLite.
+
+    Args:
+        tx: The transaction.
+        id: The organization.
+    """
     tx.lock(_LOCK, {"id": id})
 
 
@@ -75,6 +81,12 @@ def create(tx: Transaction, name: str) -> Organization:
 
 
 def page(tx: Transaction, page: Page) -> list[Organization]:
+    """Return one page of the organizations.
+
+    Args:
+        tx: The transaction.
+        page: The part of the list.
+    """
     return _ROWS.page(tx, None, page, _IS_REAL)
 
 

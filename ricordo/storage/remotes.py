@@ -77,6 +77,12 @@ def insert_one(tx: Transaction, remote: Remote) -> None:
 
 
 def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
+    """Return the chain's remotes, the oldest first.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain; the caller's access to it is checked before.
+    """
     return _REMOTES.all(tx, _OF_CHAIN, {"chain_id": chain_id})
 
 
@@ -92,6 +98,12 @@ def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
 
 
 def of_kind(tx: Transaction, kind: str) -> list[Remote]:
+    """Return the remotes of this kind, of all organizations.
+
+    Args:
+        tx: The transaction.
+        kind: The kind, such as "git".
+    """
     return _REMOTES.all(tx, _OF_KIND, {"kind": kind})
 
 
@@ -161,4 +173,10 @@ def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
 
 
 def remove(tx: Transaction, remote: Remote) -> None:
+    """Delete a remote. Its content there stays.
+
+    Args:
+        tx: The transaction.
+        remote: The remote.
+    """
     tx.run(_DELETE, {"id": remote.id})

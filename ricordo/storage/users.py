@@ -111,11 +111,20 @@ def require(tx: Transaction, scope: Scope, name: str) -> User:
 
 
 def unknown(name: str) -> NotFound:
+    """Return the error for a user who does not exist, or whom the caller may not know of.
+
+    Args:
+        name: The name that the caller sent. It is shown, cut to 255 characters.
+    """
     return NotFound(f'There is no user "{name[:_LONGEST]}". Check the name.')
 
 
 def user_id_of(identity_id: str) -> str:
-    """Return the id of the user whom older clients name by this identity."""
+    """Return the id of the user whom older clients name by this identity.
+
+    Args:
+        identity_id: An id such as `identity-<uuid>`.
+    """
     return f"user-{identity_id.removeprefix('identity-')}"
 
 
@@ -188,6 +197,12 @@ def require_fit_name(name: str, subject: str = "A user") -> None:
 
 
 def lock(tx: Transaction, user_id: str) -> None:
+    """Lock a user until the transaction ends. Does nothing on SQLite.
+
+    Args:
+        tx: The transaction.
+        user_id: The user. If there is none, nothing is locked.
+    """
     tx.lock(_LOCK, {"id": user_id})
 
 
@@ -223,7 +238,13 @@ def enabled_with_email(tx: Transaction, address: str) -> list[User]:
 
 
 def existing_ids(tx: Transaction, organization_id: str, ids: Sequence[str]) -> set[str]:
-    """Return the ids among these that belong to users of the organization."""
+    """Return the ids among these that belong to users of the organization.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        ids: Ids of users.
+    """
     if not ids:
         return set()
     rows = tx.all(_EXISTING, {"ids": list(ids), "organization_id": organization_id})
@@ -244,7 +265,11 @@ def shown_name_of(user_id: ColumnElement[str]) -> ScalarSelect[Any]:
 
 
 def is_among(user_ids: Select[Any]) -> ColumnElement[bool]:
-    """Return the condition that a user is one of those selected."""
+    """Return the condition that a user is one of those selected.
+
+    Args:
+        user_ids: A select of user ids.
+    """
     return users.c.id.in_(user_ids)
 
 
