@@ -305,13 +305,15 @@ def open_session(
     user = users.named(tx, everybody.organization_id, identifier)
     is_new = user is None
     user = user or users.find_or_make(tx, everybody, identifier, is_subject=True)
+
+    def described(stored: User) -> User:
+        name = _name(claims, stored) if is_new else stored.name
+        return replace(stored, name=name, email=_email(claims) or stored.email)
+
+    if described(user) != user:
+        user = users.change(tx, everybody, user.id, described)
     if user.disabled_at is not None:
         raise Forbidden("This user is disabled. Ask an administrator.")
-    described = replace(
-        user, name=_name(claims, user) if is_new else user.name, email=_email(claims) or user.email
-    )
-    if described != user:
-        users.change(tx, everybody, described)
     expires_at = tx.clock.now() + seconds * SECOND
     draft = KeyDraft(
         "login",
@@ -322,7 +324,7 @@ def open_session(
         kind="session",
     )
     stored, key = keys.create(tx, replace(everybody, user_id=user.id), secret, draft)
-    return key, keys.scope_of(stored, described)
+    return key, keys.scope_of(stored, user)
 
 
 def _name(claims: Json, user: User) -> str:
