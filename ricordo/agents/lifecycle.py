@@ -305,7 +305,14 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
 
 
 def require_distinct_labels(agent_blocks: Sequence[Block]) -> None:
-    """Raise Invalid if two blocks of an agent have the same label."""
+    """Raise Invalid if two blocks of an agent have the same label.
+
+    Args:
+        agent_blocks: The blocks that the agent is to have.
+
+    Raises:
+        Invalid: Two of them have the same label, which the message names.
+    """
     labels = [block.label for block in agent_blocks]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
         raise Invalid(
@@ -543,7 +550,11 @@ def rules_of(spec: AgentSpec, agent_tools: Sequence[Tool]) -> tuple[ToolRule, ..
 
 
 def each_once(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
-    """Return the rules in their order, without repetitions."""
+    """Return the rules in their order, without repetitions.
+
+    Args:
+        rules: The rules; of equal ones the first stays.
+    """
     unique_rules: list[ToolRule] = []
     for rule in rules:
         if rule not in unique_rules:

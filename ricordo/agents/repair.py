@@ -123,6 +123,10 @@ def restore_default_conversation(tx: Transaction, agent_id: str) -> str:
 
     The conversation begins with the agent's system prompt as it is stored, which the next turn
     renders.
+
+    Args:
+        tx: The transaction.
+        agent_id: An existing agent without this conversation.
     """
     organization_id, _ = damage.agent_of(tx, agent_id)
     now = tx.clock.now()

@@ -176,7 +176,11 @@ NO_GUARD = EditGuard(GuardSources)
 
 
 def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
-    """Return the texts of search results in the window: texts by others, and texts by the user."""
+    """Return the texts of search results in the window: texts by others, and texts by the user.
+
+    Args:
+        window: The messages in context.
+    """
     other_texts: list[str] = []
     user_texts: list[str] = []
     for tool_return in (tool_return for message in window for tool_return in message.tool_returns):
@@ -564,6 +568,11 @@ class EditContext:
         )
 
     def policy_decision(self, edit: MemoryEdit) -> PolicyDecision:
+        """Return what the block's policy decides about an edit: apply, propose or refuse it.
+
+        Args:
+            edit: The edit, which is not made here. One that only proposes is never applied.
+        """
         decision = self.metadata([edit.reason], "").policy_decision(edit.base.rule, None)
         if decision == "apply" and edit.reason.only_proposes:
             return "propose"
@@ -620,7 +629,11 @@ class WorkingMemory:
     def block(self, label: str) -> Block:
         """Return the block with this label, with the step's edits so far.
 
-        Raises NotFound, which names the existing labels.
+        Args:
+            label: The label as a model wrote it.
+
+        Raises:
+            NotFound: No block has the label. The message names the existing labels.
         """
         block = self._current.get(normal_name(label))
         if block is None:
@@ -640,7 +653,11 @@ class WorkingMemory:
         return tuple(self._current.values())
 
     def find(self, label: str) -> Block | None:
-        """Return the block with this label, with the step's edits, if it exists."""
+        """Return the block with this label, with the step's edits, if it exists.
+
+        Args:
+            label: The label as a model wrote it.
+        """
         return self._current.get(normal_name(label))
 
     def write(
@@ -833,6 +850,9 @@ class WorkingMemory:
 
     def archive(self, draft: PassageDraft) -> None:
         """Queue a passage for the archive; the step's save stores it.
+
+        Args:
+            draft: The passage; secrets and hidden characters in it are removed.
 
         Raises:
             Invalid: if text or tags cannot be stored, or the text only repeats others.

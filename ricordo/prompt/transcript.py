@@ -164,10 +164,20 @@ def _without_picture(part: Part) -> Part:
 
 
 def has_pictures(messages: Iterable[Message]) -> bool:
+    """Return True if a message shows a picture.
+
+    Args:
+        messages: The messages.
+    """
     return any(isinstance(part, ImagePart) for message in messages for part in message.parts)
 
 
 def has_picture_texts(messages: Iterable[Message]) -> bool:
+    """Return True if a picture in the messages was read.
+
+    Args:
+        messages: The messages.
+    """
     return any(message.picture_text for message in messages)
 
 
@@ -177,6 +187,9 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     Missing results are added, and results without a call are left out. Decisions on calls that
     waited are left out, since the results show the outcome. Some models reuse the id of an earlier
     call. Such a call and its result get another id.
+
+    Args:
+        messages: The messages in context, in order; they are not changed.
     """
     valid: list[Message] = []
     open_calls: dict[str, ToolCallPart] = {}
@@ -485,6 +498,10 @@ def packed(message: Message, timezone: str) -> Message:
     """Return a user message as JSON, for types of agents that expect this form.
 
     Texts are packed one by one; pictures and events stay as they are.
+
+    Args:
+        message: Any message; only one that a person wrote is changed.
+        timezone: The agent's time zone (IANA name).
     """
     if not message.is_said:
         return message
@@ -502,6 +519,10 @@ def truncate(text: str, limit: int) -> str:
     """Return the text, cut to `limit` characters with a note about that.
 
     The note comes after these characters.
+
+    Args:
+        text: The result of a tool.
+        limit: The most characters, without the note.
     """
     if len(text) <= limit:
         return text

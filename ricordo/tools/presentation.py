@@ -302,6 +302,11 @@ def _by_tools(presentation: ToolPresentation) -> Sequence[tuple[str, frozenset[s
 
 
 def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return the messages with the thoughts before each tool call among its arguments.
+
+    Args:
+        messages: Messages of a model; they are not changed.
+    """
     return tuple(_thinking(message) if message.tool_calls else message for message in messages)
 
 

@@ -133,7 +133,11 @@ class ToolContext:
         return self.clearance.may_read(self.reader, source, label, text)
 
     def readable(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages of other conversations as the turn's model may see them."""
+        """Return messages of other conversations as the turn's model may see them.
+
+        Args:
+            messages: Messages that the user may see.
+        """
         return self.clearance.messages(messages, self.reader)
 
     @property
@@ -316,18 +320,30 @@ class Toolbox:
         return iter(self._tools.values())
 
     def unstored(self, name: str) -> ServerTool:
-        """Return the unstored tool of this name."""
+        """Return the unstored tool of this name.
+
+        Args:
+            name: The name of an existing unstored tool; another one raises KeyError.
+        """
         return self._unstored[name]
 
     def traits(self, tool: Tool) -> "ToolTraits":
-        """Return the traits of the tool's calls; without a function, calls do nothing."""
+        """Return the traits of the tool's calls; without a function, calls do nothing.
+
+        Args:
+            tool: A tool of an agent.
+        """
         executor = self.find(tool)
         if isinstance(executor, ServerTool):
             return executor
         return UNKNOWN_CALLS if executor else NO_CALLS
 
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
-        """Return the function or runner of this tool, if there is one."""
+        """Return the function or runner of this tool, if there is one.
+
+        Args:
+            tool: A tool of an agent.
+        """
         if tool.id == UNSTORED:
             return self._unstored.get(tool.name)
         offered = self._tools.get(tool.name)
@@ -336,7 +352,11 @@ class Toolbox:
         return self._runners.get(tool.tool_type)
 
     def runner(self, tool_type: ToolType) -> ToolRunner | None:
-        """Return the runner of stored tools of this type, if a plugin has one."""
+        """Return the runner of stored tools of this type, if a plugin has one.
+
+        Args:
+            tool_type: The type of a stored tool.
+        """
         return self._runners.get(tool_type)
 
     async def close(self) -> None:
@@ -553,6 +573,9 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     """Return a pydantic model of the function's parameters, without the context.
 
     Unknown arguments are refused by name.
+
+    Args:
+        function: The function of a tool; its first parameter is the context.
     """
     hints = get_type_hints(function, include_extras=True)
     parameters = dict(list(inspect.signature(function).parameters.items())[1:])

@@ -95,7 +95,11 @@ def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, Answer
 
 
 def chat_summary(name: str) -> str:
-    """Return the name of the conversation that keeps a client's chat."""
+    """Return the name of the conversation that keeps a client's chat.
+
+    Args:
+        name: The client's id of the chat.
+    """
     return f"chat_{name}"
 
 

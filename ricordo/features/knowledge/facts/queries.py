@@ -152,7 +152,12 @@ def ids_of_user(user_id: str) -> Select[Any]:
 
 
 def counts(tx: Transaction, user_id: str) -> dict[str, int]:
-    """Return the number of the user's facts by state."""
+    """Return the number of the user's facts by state.
+
+    Args:
+        tx: The transaction.
+        user_id: The user. States without facts are missing.
+    """
     return {row.state: row.facts for row in tx.all(_COUNTS, {"user_id": user_id})}
 
 
@@ -394,12 +399,21 @@ def set_policy(
 
 
 def is_any_on(tx: Transaction) -> bool:
-    """Return whether facts are read for anyone on this server."""
+    """Return whether facts are read for anyone on this server.
+
+    Args:
+        tx: The transaction.
+    """
     return FactSettings.current().facts != "off" or tx.first(_IS_ANY_ON, {}) is not None
 
 
 def users_with_facts(tx: Transaction, organization_id: str) -> list[str]:
-    """Return the ids of the users about whom facts now hold."""
+    """Return the ids of the users about whom facts now hold.
+
+    Args:
+        tx: The transaction.
+        organization_id: The users' organization.
+    """
     statement = (
         select(user_facts.c.user_id)
         .where(user_facts.c.organization_id == organization_id, user_facts.c.state == "current")

@@ -78,6 +78,11 @@ def session_of(tx: Transaction, conversation: Conversation) -> HonchoSession:
     """Return the session of the conversation; a missing one is created.
 
     No two users share a session, even if they send the same chat ids.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation. The summary of a client's chat, "chat_<id>", becomes the
+            session's name.
     """
     stored = _SESSIONS.first(tx, _OF_CONVERSATION, {"conversation_id": conversation.id})
     if stored:
@@ -99,6 +104,12 @@ def session_of(tx: Transaction, conversation: Conversation) -> HonchoSession:
 
 
 def of_user(tx: Transaction, user_id: str) -> Sequence[HonchoSession]:
+    """Return the sessions of the user's conversations.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+    """
     return _SESSIONS.all(tx, _OF_USER, {"user_id": user_id})
 
 
