@@ -61,6 +61,11 @@ def some_conversations(tx: Transaction, after: int) -> Sequence[tuple[int, str]]
 
 
 def agents_without_conversation(tx: Transaction) -> list[str]:
+    """Return the ids of agents without a default conversation, of all organizations.
+
+    Args:
+        tx: The transaction.
+    """
     with_default = select(conversations.c.agent_id).where(conversations.c.is_default)
     return [
         row.id
