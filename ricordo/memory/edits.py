@@ -13,8 +13,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
-import orjson
-
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, is_skill, require_label
 from ricordo.domain.clock import DAY
@@ -190,7 +188,7 @@ def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
                 by_user = source_id in tool_return.said
                 (user_texts if by_user else other_texts).extend(_strings(hit))
         elif tool_return.sources or tool_return.name in _SEARCHES:
-            other_texts.extend(_texts(tool_return.content, tool_return.is_json))
+            other_texts.extend(_texts(tool_return))
     return other_texts, user_texts
 
 
@@ -199,10 +197,7 @@ def _hits(tool_return: ToolReturnPart) -> list[Any] | None:
 
     Returns None if parts and sources cannot be matched, for example because the result was cut.
     """
-    if tool_return.is_json:
-        content = orjson.loads(tool_return.content)
-    else:
-        content = None
+    content = tool_return.decoded()
     if isinstance(content, dict):
         hits = content.get("results")
     else:
@@ -401,17 +396,15 @@ def _share(runs: set[tuple[str, ...]], source: set[tuple[str, ...]]) -> float:
     return len(runs & source) / len(runs)
 
 
-def _texts(content: str, is_json: bool) -> list[str]:
+def _texts(tool_return: ToolReturnPart) -> list[str]:
     """Return the texts in a result.
 
     JSON that was cut is read as plain text, with its escapes decoded.
     """
-    if is_json:
-        try:
-            return _strings(orjson.loads(content))
-        except orjson.JSONDecodeError:
-            pass
-    return [content.replace("\\n", "\n").replace('\\"', '"')]
+    content = tool_return.decoded()
+    if content != tool_return.content:
+        return _strings(content)
+    return [tool_return.content.replace("\\n", "\n").replace('\\"', '"')]
 
 
 def _strings(content: Any) -> list[str]:

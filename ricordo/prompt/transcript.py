@@ -290,11 +290,10 @@ def _packaged(message: Message, timezone: str, cap: int) -> Message:
     time = local_time(message.created_at, timezone)
     parts: list[Part] = []
     for part in message.tool_returns:
-        content: Any = part.content
         if len(part.content) > cap:
-            content = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
-        elif part.is_json:
-            content = orjson.loads(part.content)
+            content: Any = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
+        else:
+            content = part.decoded()
         text = package_result(content, is_success=part.status == "success", time=time)
         parts.append(replace(part, content=text, pictures=()))
     return replace(message, parts=tuple(parts))
@@ -310,7 +309,7 @@ def _plain_results(message: Message, calls: Mapping[str, ToolCallPart], cap: int
 
 
 def _plain_result(part: ToolReturnPart, call: ToolCallPart | None, cap: int) -> ToolReturnPart:
-    content = plain_value(orjson.loads(part.content)) if part.is_json else part.content
+    content = plain_value(part.decoded())
     if part.status == "error":
         content = f"Failed: {content}"
     elif call and part.name in _WHOLE_BLOCK_RESULTS:
