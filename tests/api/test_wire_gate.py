@@ -41,7 +41,7 @@ __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "se
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "develop" / "compatibility.md"
 OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"
-# These methods are served, but only one response is possible.
+# These methods are served, but their only possible response is an error.
 NOT_THERE = {"environments.retrieve", "environments.send_message"}
 TOOL = (
     'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n '
@@ -193,7 +193,7 @@ class Seeded:
                 tool = make.mcp_servers.tools.list(self.values["mcp_server_id"])[0]
                 return {"tool_id": tool.id}
             case "agents.identities.attach" | "agents.identities.detach":
-                # Only these identities may use an agent with identities, so it is a separate one.
+                # Once an agent has identities, only they may use it. So this is a separate agent.
                 return {
                     "agent_id": make.agents.create(model=MODEL).id,
                     "identity_id": self._identity(),
@@ -344,7 +344,7 @@ def routes_by_version() -> dict[str, set[str]]:
 
 
 def page() -> str:
-    """docs/develop/compatibility.md."""
+    """Return the text of docs/develop/compatibility.md."""
     here, versions = served(), routes_by_version()
     rows = "\n".join(
         f"| {name} | {len(routes & here)} of {len(routes)} |"

@@ -209,7 +209,7 @@ def has(expression: str, time: datetime) -> bool:
 def every_minute(expression: str, zone: ZoneInfo, start: datetime, hours: int) -> list[datetime]:
     """Compute the times by checking each minute.
 
-    If hours are named, these are the minutes of the day, otherwise of real time.
+    If the expression names hours, these are minutes of local time; otherwise, of real time.
     """
     if expression.split()[1] == "*":
         real = (start + MINUTE * number for number in range(1, hours * 60))
