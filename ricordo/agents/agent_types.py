@@ -200,21 +200,6 @@ def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
     )
 
 
-def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
-    """Return the rules of the agent's type if it has their tools, else the agent's rules.
-
-    Rules that require approval always apply.
-
-    Args:
-        agent: The agent.
-        tool_names: The names of all tools of the turn, with those of the client.
-    """
-    type_rules = traits_of(agent.agent_type).rules
-    if not type_rules or {rule.tool_name for rule in type_rules} - set(tool_names):
-        return agent.tool_rules
-    return (*type_rules, *(rule for rule in agent.tool_rules if rule.type == "requires_approval"))
-
-
 def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Message]:
     """Return the messages of a new conversation after its system message.
 

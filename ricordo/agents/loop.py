@@ -376,8 +376,6 @@ async def run_tools(
         shows_edits=turn.memory_in_prompt == "step",
     )
 
-    recall = turn.runtime.recall.for_reader(turn.clearance, turn.destination)
-
     def context(call_id: str) -> ToolContext:
         return ToolContext(
             call_id=call_id,
@@ -385,7 +383,7 @@ async def run_tools(
             memory=step.memory,
             store=turn.runtime.store,
             scope=turn.request.scope,
-            recall=recall,
+            all_recall=turn.runtime.recall,
             settings=turn.runtime.settings,
             call_tool=call_tool,
             turn_began=turn.began_at,

@@ -349,8 +349,11 @@ class TurnContext:
 
     def is_untrusted(self) -> bool:
         """Return whether the step's prompt contains untrusted content."""
+        # Others may have written the texts of files.
+        files = [file for directory in self.state.directories for file in directory.files]
         return (
-            self.state.shows_files
+            self.state.is_others_instructions
+            or any(file.content for file in files)
             or self.window.shows_picture_texts
             or any(message.is_untrusted for message in self.window.messages)
             or any(block.is_untrusted for block in self.state.blocks)

@@ -68,7 +68,7 @@ from ricordo.storage import tools as stored_tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.message_cache import read_window
 from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
-from ricordo.tools.tool_search import FIND_TOOLS, searches_tools
+from ricordo.tools.tool_search import FIND_TOOLS
 from ricordo.tools.toolbox import unstored_tool
 
 LEASE = 30 * SECOND
@@ -242,9 +242,8 @@ def _load_turn(
         state = with_profile(state, profile, runtime.toolbox)
     if request.overrides.added_tools or request.overrides.only_tools is not None:
         state = _with_tools(tx, state, request, runtime)
-    if searches_tools(state, runtime.settings.tool_search_from):
-        finder = unstored_tool(runtime.toolbox.unstored(FIND_TOOLS), state.agent.organization_id)
-        state = replace(state, tools=(*state.tools, finder))
+    if 0 < runtime.settings.tool_search_from <= len(state.tools):
+        state = _with_tool_search(state, runtime)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
         limit = WindowLimit(own_window=own_state.agent.context_window)
@@ -269,6 +268,14 @@ def _load_turn(
             state.agent, model.info, runtime.settings.memory_in_prompt
         ),
     )
+
+
+def _with_tool_search(state: AgentState, runtime: Runtime) -> AgentState:
+    """Return the state of an agent with many tools, with the tool that finds them."""
+    if any(tool.name == FIND_TOOLS for tool in state.tools):
+        return state
+    finder = unstored_tool(runtime.toolbox.unstored(FIND_TOOLS), state.agent.organization_id)
+    return replace(state, tools=(*state.tools, finder))
 
 
 def _require_whole(window: ContextWindow, destination: Destination, clearance: Clearance) -> None:
