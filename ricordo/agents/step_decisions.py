@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from ricordo.agents.agent_types import TypeTraits, traits_of
+from ricordo.agents.agent_types import TRAITS, TypeTraits
 from ricordo.agents.feed import BETWEEN_WORDS
 from ricordo.agents.turn_context import (
     AnsweredApproval,
@@ -28,6 +28,7 @@ from ricordo.errors import Invalid
 from ricordo.memory.edits import EditReason
 from ricordo.storage.conversations import is_any_default
 from ricordo.tools.presentation import (
+    UNCHANGED,
     ToolPresentation,
     parse_call,
     prefill,
@@ -159,7 +160,7 @@ def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rule
     """
     names = [*(tool.name for tool in state.tools), *(tool.name for tool in client_tools)]
     rules = state.agent.tool_rules
-    type_rules = traits_of(state.agent.agent_type).rules
+    type_rules = TRAITS[state.agent.agent_type].rules
     # The rules of a type replace those of an agent that has their tools, except for approvals.
     if type_rules and {rule.tool_name for rule in type_rules} <= set(names):
         approvals = [rule for rule in rules if rule.type == "requires_approval"]
@@ -191,7 +192,7 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     """Present the agent's and the client's tools that the rules allow now."""
     rules = turn.rules.book
     client_tools = turn.request.overrides.client_tools
-    traits = traits_of(turn.state.agent.agent_type)
+    traits = TRAITS[turn.state.agent.agent_type]
     client = frozenset(tool.name for tool in client_tools)
     attached = [tool for tool in turn.state.tools if tool.name not in client]
     if traits.speaks_aloud:
@@ -207,10 +208,12 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         names = wanted_tools
     bare = {name: schema for name, schema in schemas.items() if name in names}
     presentation = _presentation(turn, kinds, traits)
-    tools = {
-        name: schema_for(tool, presentation, is_terminal=name in rules.terminal)
-        for name, tool in bare.items()
-    }
+    tools = bare
+    if presentation != UNCHANGED:
+        tools = {
+            name: schema_for(tool, presentation, is_terminal=name in rules.terminal)
+            for name, tool in bare.items()
+        }
     must_call = allowed.must_call or bool(wanted_tools) or presentation.heartbeat
     is_over = turn.reads.is_over and _ends_use_of_tools(turn, must_call)
     reading = frozenset(name for name, kind in kinds.items() if kind.is_read_only)
@@ -313,7 +316,7 @@ def _useless_searches(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> fro
     has_others = turn.state.has_other_conversations or (
         conversation.user_id is not None and not is_any_default(conversation)
     )
-    if turn.window.evicted_count(conversation.message_count) or has_others:
+    if turn.window.evicted_count or has_others:
         useful_stores.add("messages")
     if any(archive.passage_count for archive in turn.state.archives):
         useful_stores.add("archive")

@@ -230,7 +230,10 @@ def _load_turn(
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     if runtime.settings.daily_tokens or DAILY_TOKENS in state.agent.settings:
         require_budget(tx, runtime.settings, state.agent, request.delivery.purpose)
-    window = ContextWindow(read_window(tx, state), state.conversation.prompt_key)
+    conversation = state.conversation
+    window = ContextWindow(
+        read_window(tx, state), conversation.prompt_key, conversation.message_count
+    )
     # A turn overwrites the window's first message with its prompt, so that must be a system
     # message.
     if not window.messages or window.messages[0].role != "system":
@@ -300,7 +303,11 @@ def _without_leftovers(
     is_continued = bool(request.approval or request.compaction or window.waiting)
     if is_continued or not state.conversation.last_run_ended_at:
         return window
-    return ContextWindow(window.messages[:1], key_without_edits(window.prompt_key))
+    return replace(
+        window,
+        messages=window.messages[:1],
+        prompt_key=key_without_edits(window.prompt_key),
+    )
 
 
 def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> Run:
@@ -637,7 +644,7 @@ def _with_system_message(
     insert_messages(tx, [system])
     ids = [system.id, *(message.id for message in window)]
     conversations.save_window(tx, conversation.id, ids, key, added=1)
-    return ContextWindow([system, *window], key)
+    return ContextWindow([system, *window], key, conversation.message_count + 1)
 
 
 def new_run(tx: Transaction, request: TurnRequest) -> Run:
