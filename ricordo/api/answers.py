@@ -132,11 +132,18 @@ class AnswerBudget:
             raise HTTPException(503, _TOO_MANY, _LATER) from None
 
     def is_above_one(self, size: int) -> bool:
-        """True if the size is above the limit of one answer."""
+        """Return True if the size, in bytes, is above the limit of one answer."""
         return size > self.largest_mb * MEGABYTE
 
     def require_one(self, size: int) -> None:
-        """Raise TooLong for an answer above the limit of one answer."""
+        """Raise TooLong for an answer above the limit of one answer.
+
+        Args:
+            size: The bytes of the answer as JSON; an estimate is enough.
+
+        Raises:
+            TooLong: The answer is above the limit.
+        """
         if self.is_above_one(size):
             raise TooLong(
                 f"This answer would have about {-(-size // MEGABYTE):,} MB, and "

@@ -87,7 +87,12 @@ async def _ours(_request: Request, error: RicordoError) -> Response:
 
 
 def status_of(error: RicordoError) -> int:
-    """Return the HTTP status of this error."""
+    """Return the HTTP status of this error.
+
+    Args:
+        error: The error. A failure of a model has a status for each kind; other errors have one for
+            each class.
+    """
     if isinstance(error, ModelError):
         return MODEL_STATUS.get(error.kind, 500)
     return _answer_of(error)[0]

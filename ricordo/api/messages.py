@@ -225,7 +225,14 @@ def by_time(
 
 
 def outcome_json(outcome: Mapping[str, bool]) -> dict[str, str]:
-    """Return the result of each cancelled run; raises Conflict without active runs."""
+    """Return the result of each cancelled run.
+
+    Args:
+        outcome: True for each run id whose run was cancelled.
+
+    Raises:
+        Conflict: There was no active run.
+    """
     if not outcome:
         raise Conflict("No active runs to cancel.")
     return {run_id: "cancelled" if success else "failed" for run_id, success in outcome.items()}
@@ -341,6 +348,11 @@ def run_view(run: Run) -> MessageFormat:
 
 
 def types_of(names: Sequence[str] | None) -> frozenset[str] | None:
+    """Return the selected types of messages as a set.
+
+    Args:
+        names: The types in the query, such as "user_message"; None selects all.
+    """
     if names is None:
         return None
     return frozenset(names)
@@ -364,6 +376,12 @@ def turn_response(turn: Answer, body: SendRequest) -> Response:
 
 
 def turn_json(turn: Answer, view: MessageFormat) -> Json:
+    """Return an ended turn as the JSON of an answer.
+
+    Args:
+        turn: The turn, which has not failed.
+        view: The format of its messages.
+    """
     names = ("content", "refusal")
     tokens = {name: turn.logprobs.get(name) for name in names} if turn.logprobs else None
     return {
@@ -420,6 +438,14 @@ async def stream_turn(
 
 
 def new_message(message: MessageRequest) -> NewMessage:
+    """Return a message of the request as the turn's input.
+
+    Args:
+        message: The message in the request.
+
+    Raises:
+        Invalid: A picture has neither data nor an address, or its data is not base64.
+    """
     content = message.content
     return NewMessage(
         message.role,

@@ -200,6 +200,13 @@ class _SteadyManager:
         return None
 
     async def finish_job(self, job: Any, status: Any, delete_job: bool) -> None:  # noqa: ARG002 - procrastinate's signature
+        """Delete a handled wake-up; after a failure it stays until it is swept.
+
+        Args:
+            job: procrastinate's job: the wake-up.
+            status: How the wake-up ended. It does not matter, since our job's row has its result.
+            delete_job: Ignored: wake-ups are always deleted.
+        """
         await self._write(
             lambda tx: wake_ups.finish(tx, [job.id]), "a wake-up stays until it is swept"
         )

@@ -135,7 +135,12 @@ async def examine_model(
 ) -> ModelReport:
     """Give a model all tasks, with one profile after the other, until a profile fits.
 
-    Nothing is raised. `limit` is the time limit of one task, in seconds.
+    Nothing is raised: the report has the model's error.
+
+    Args:
+        runtime: A runtime with a temporary database, in which the agents of the tasks stay.
+        model: The model.
+        limit: The time limit of one task, in seconds.
     """
     report = ModelReport(model.info.handle)
     began = time.monotonic()
@@ -247,6 +252,17 @@ def _lessons(model: ChatModel) -> list[str]:
 def open_trial(
     settings: Settings, providers: ProviderSettings, folder: Path
 ) -> AbstractAsyncContextManager[Runtime]:
+    """Open a runtime with an empty database, for tests of models.
+
+    Args:
+        settings: The settings of the installation. The trial uses them without its database and its
+            embedding model.
+        providers: The keys and addresses of model providers.
+        folder: The data folder of the trial, which the caller deletes.
+
+    Raises:
+        Invalid: A setting or a plugin cannot be used.
+    """
     trial = settings.model_copy(
         update={"data_dir": folder, "database_url": None, "embedding": "none"}
     )

@@ -28,7 +28,11 @@ class LazyCommand(TyperCommand):
         return cast("Command", command)
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the declared help, or else that of the imported command."""
+        """Return the declared help, or else that of the imported command.
+
+        Args:
+            limit: The most characters of the line.
+        """
         if self.help:
             return super().get_short_help_str(limit)
         return self.load().get_short_help_str(limit)

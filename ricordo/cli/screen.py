@@ -47,6 +47,11 @@ class Screen:
         return line.rstrip("\r\n") if line else None
 
     def confirm(self, question: str) -> bool:
+        """Refuse, since a pipe cannot be asked; complain with the question.
+
+        Args:
+            question: The question, without the choices.
+        """
         self.complain(f"{question} This cannot be asked here, so nothing was done.")
         return False
 
@@ -58,7 +63,11 @@ class Screen:
         """Print reasoning."""
 
     def quietly(self, text: str) -> None:
-        """Print a secondary line."""
+        """Print a secondary line.
+
+        Args:
+            text: One line of text, such as a tool call. Only a terminal shows it.
+        """
 
     def tell(self, text: str) -> None:
         typer.echo(printable(text))
@@ -94,7 +103,11 @@ class Terminal(Screen):
             return None
 
     def confirm(self, question: str) -> bool:
-        """Return True if the user answers yes."""
+        """Return True if the user answers yes.
+
+        Args:
+            question: The question, without the choices, which are added.
+        """
         try:
             return self._read(f"{question} [y/N] ").strip().lower() in ("y", "yes")
         except (EOFError, KeyboardInterrupt):
@@ -108,6 +121,11 @@ class Terminal(Screen):
         self._write(text, "dim italic")
 
     def quietly(self, text: str) -> None:
+        """Print a secondary line in a dim style, cut to the terminal's width.
+
+        Args:
+            text: One line of text, such as a tool call.
+        """
         self._console.print(printable(text), style="dim", no_wrap=True, overflow="ellipsis")
 
     def tell(self, text: str) -> None:
@@ -132,7 +150,11 @@ class AnswerPrinter:
         self._is_failed = False
 
     def show(self, events: Iterable[Json]) -> bool:
-        """Show every event; return True if the turn succeeded."""
+        """Show every event; return True if the turn succeeded.
+
+        Args:
+            events: The events of one turn, as the server streams them.
+        """
         try:
             for event in events:
                 self._show(event)
@@ -294,5 +316,11 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, width: int = _WIDEST_FIELD) -> str:
+    """Return the text as one line, cut to a width.
+
+    Args:
+        text: The text. Line breaks and repeated spaces become one space.
+        width: The most characters, with the "…" of a cut line.
+    """
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

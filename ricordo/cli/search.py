@@ -26,7 +26,13 @@ _JOBS_AT_ONCE = 100
 def reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
     """Rebuild these partitions, or all; return True if all were rebuilt.
 
-    Raises NotFound, and Conflict if a server has the file open.
+    Args:
+        partitions: Ids of agents and archives; empty for all.
+        vectors_only: Compute the vectors again, and leave the index of words as it is.
+
+    Raises:
+        NotFound: There is no database, no such partition, or no embedding model for vectors.
+        Conflict: On SQLite, a server has the database open.
     """
     return asyncio.run(_reindex(partitions, vectors_only=vectors_only))
 

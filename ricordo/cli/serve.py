@@ -172,12 +172,21 @@ class Server(uvicorn.Server):
             await self.serve(list(sockets))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to answer, then announce the server.
+
+        Args:
+            sockets: The listening sockets; None lets uvicorn open them.
+        """
         await super().startup(sockets)
         if self._announce:
             await self._announce(self._app.state.runtime)
 
     async def on_tick(self, counter: int) -> bool:
-        """End the connections of clients that are too slow, once a second."""
+        """End the connections of clients that are too slow, once a second.
+
+        Args:
+            counter: The number of the tick; there are ten a second.
+        """
         if counter % 10 == 0:
             now = time.monotonic()
             for connection in list(self.server_state.connections):
@@ -188,6 +197,9 @@ class Server(uvicorn.Server):
         """Refuse new turns, let running ones finish, then close all connections.
 
         Turns have the grace period of the settings.
+
+        Args:
+            sockets: The listening sockets, which are closed after the turns have ended.
         """
         # The app finishes turns too, but only after the streams are closed, and streams last as
         # long as their turns.
@@ -195,7 +207,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End the server on Ctrl-C and SIGTERM with success; uvicorn would raise them again."""
+        """End the server on Ctrl-C and SIGTERM with success; uvicorn would raise them again.
+
+        Args:
+            sig: The number of the signal.
+            frame: The frame that it interrupted, for uvicorn.
+        """
         super().handle_exit(sig, frame)
         self._captured_signals.clear()
 

@@ -107,7 +107,11 @@ class LocalNetworks:
         return cls(tuple(networks), frozenset(hosts))
 
     def holds(self, address: str | None) -> bool:
-        """Return whether the host of this URL is local."""
+        """Return whether the host of this URL is local.
+
+        Args:
+            address: The URL; None, or a text that is no URL, is not local.
+        """
         try:
             host = (urlsplit(address or "").hostname or "").rstrip(".").lower()
             if host in self.hosts:
@@ -143,8 +147,11 @@ DEFAULT_NETWORKS = LocalNetworks.parse(LOCAL_ADDRESSES)
 def label_of(names: Iterable[str] | None) -> str | None:
     """Return the label of one policy; None without a policy.
 
+    Args:
+        names: The names of the destinations that it allows; [] allows none, None is no policy.
+
     Raises:
-        Invalid: for a name that cannot be a destination.
+        Invalid: for too many names, or a name that cannot be a destination.
     """
     if names is None:
         return None
@@ -168,9 +175,15 @@ def names_of(label: str | None) -> list[list[str]]:
 
 
 def allowed_names(label: str | None) -> list[str] | None:
-    """Return the sorted names that each clause of a label allows; None without a label.
+    """Return the names that every clause of a label allows.
 
     A text that was imported or migrated may have several policies, which all count.
+
+    Args:
+        label: The egress label of a text; None or "" for a text without a policy.
+
+    Returns:
+        The sorted names; None without a label. [] if no name is in all clauses.
     """
     if not label:
         return None
@@ -178,11 +191,17 @@ def allowed_names(label: str | None) -> list[str] | None:
 
 
 def shared_label(labels: Iterable[str | None]) -> str | None:
-    """Return the one of these labels that limits all texts with them; None if there is none.
+    """Return the loosest of these labels, if every text is limited at least as much.
 
     >>> shared_label(["local", "local;openai"])
     'local'
     >>> shared_label(["local", None])
+
+    Args:
+        labels: The labels of texts; None for a text without a policy.
+
+    Returns:
+        The label; None if there is no such label.
     """
     distinct = set(labels)
     return next(
@@ -200,6 +219,9 @@ def read_label(value: Any) -> str | None:
     'local,openai'
     >>> read_label(["local"])
     'nobody'
+
+    Args:
+        value: The value in the file, of any type; None for a text without a policy.
     """
     if value is None:
         return None
@@ -216,7 +238,11 @@ def _read_clause(clause: str) -> str:
 
 
 def join(*labels: str | None) -> str | None:
-    """Return the label of a text whose sources have these labels."""
+    """Return the label of a text whose sources have these labels.
+
+    Args:
+        *labels: The label of each source; None or "" for a source without a policy.
+    """
     clauses = {clause for label in labels if label for clause in label.split(";")}
     if not clauses:
         return None
@@ -454,7 +480,12 @@ class Clearance:
         return cleared
 
     def text(self, text: str, destination: Destination) -> str:
-        """Return the text with notices instead of the lines that repeat a forbidden text."""
+        """Return the text with notices instead of the lines that repeat a forbidden text.
+
+        Args:
+            text: The text, which is not recorded.
+            destination: The receiver.
+        """
         forbidden = self._forbidden_lines(destination)
         return _without(text, forbidden, destination) if forbidden else text
 
@@ -462,6 +493,10 @@ class Clearance:
         """Return the source of a forbidden text that this text repeats, or None.
 
         Four consecutive words, or one rare word, are enough.
+
+        Args:
+            text: The text that would be sent.
+            destination: The receiver, which decides which texts are forbidden.
         """
         for entry in self.texts:
             if not permits(entry.label, destination) and self._repeats(entry, text):
@@ -490,6 +525,10 @@ class Clearance:
         """Return the source of a labelled text that this name repeats, or None.
 
         Every model sees the names of stored things, such as labels and tags.
+
+        Args:
+            name: The name, such as a label or a tag. It is searched as it is, and with "_" read as
+                a space.
         """
         # In a name "_" often takes the place of a space.
         return self.spills(f"{name}\n{name.replace('_', ' ')}", None)

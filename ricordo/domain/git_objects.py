@@ -38,6 +38,13 @@ def object_id(kind: Kind, body: bytes) -> bytes:
 
     >>> object_id("blob", b"Name: Ada\n").hex()
     '2273db61e2992c4e5b35786f6b4396069998020a'
+
+    Args:
+        kind: The kind of the object.
+        body: The object without its header, as git stores it.
+
+    Returns:
+        20 raw bytes.
     """
     return hashlib.sha1(
         b"%s %d\0" % (kind.encode(), len(body)) + body, usedforsecurity=False
@@ -50,6 +57,11 @@ def blob_id(text: str) -> bytes:
 
 
 def path_of(label: str) -> str:
+    """Return the path of a block's file in a git repository.
+
+    Args:
+        label: The label of the block. A "/" in it separates folders.
+    """
     return label + SUFFIX
 
 

@@ -151,6 +151,10 @@ def has_hidden_text(text: str | None, known_texts: Iterable[str] = ()) -> bool:
 
     >>> has_hidden_text("on\u200bce"), has_hidden_text("on\u200bce", ["only on\u200bce"])
     (True, False)
+
+    Args:
+        text: The new text; None has none.
+        known_texts: Texts that may contain it, such as the text before a change.
     """
     runs = hidden_runs(text) if text else []
     texts = list(known_texts) if runs else []
@@ -162,6 +166,10 @@ def without_hidden_text(text: str, known_texts: Iterable[str] = ()) -> str:
 
     >>> without_hidden_text("on\u200bce"), without_hidden_text("\u2764\ufe0f") == "\u2764\ufe0f"
     ('once', True)
+
+    Args:
+        text: The new text.
+        known_texts: Texts that may contain it, such as the text before a change.
     """
     # Removing one character can turn its neighbour into hidden text.
     texts = list(known_texts)
@@ -185,10 +193,15 @@ def with_marks(text: str) -> str:
 
 
 def without_marks(text: str) -> str:
-    """Return a text that a model wrote, without marks that it copied.
+    """Return a text without the marks that its writer copied.
+
+    Models and pages see hidden text as marks, which come back in the texts that they send.
 
     >>> without_marks("on⟦U+200B⟧ce")
     'once'
+
+    Args:
+        text: A text of a model, or of a form in a page.
     """
     return _MARK.sub("", text) if _MARK_OPENS in text else text
 
@@ -198,6 +211,10 @@ def describe_hidden(text: str, known_texts: Iterable[str] = ()) -> str:
 
     >>> describe_hidden("a\u200b\u200b")
     '2 × U+200B'
+
+    Args:
+        text: The new text.
+        known_texts: Texts whose hidden characters are not listed, if they are in the same context.
     """
     texts = list(known_texts)
     counts = Counter(

@@ -173,7 +173,11 @@ class Scope:
     is_local_user: bool = field(default=False, repr=False)
 
     def may(self, *scopes: str) -> bool:
-        """Return True if the caller has one of these scopes."""
+        """Return True if the caller has one of these scopes.
+
+        Args:
+            *scopes: Names of scopes, such as "memory:write".
+        """
         return not self.scopes.isdisjoint(scopes)
 
     @property
@@ -233,7 +237,14 @@ class Scope:
         return self.subject_id is None or user_id == self.subject
 
     def require_owns(self, user_id: str | None) -> None:
-        """Raise Forbidden if the caller may not change data about this user (None: shared)."""
+        """Refuse a caller who may not change data about this user.
+
+        Args:
+            user_id: The id of the user whom the data is about; None for shared data.
+
+        Raises:
+            Forbidden: The caller is limited to another user, or the data is shared.
+        """
         if not self.owns(user_id):
             raise Forbidden(
                 "This is shared with others, so your key cannot change it. Ask an administrator."
@@ -265,9 +276,13 @@ class Scope:
 
 
 def background_scope(user: User, name: str) -> Scope:
-    """Return the scope, under this name, for background work for a user.
+    """Return the scope for background work as a user.
 
-    It acts as the user. So an agent that is restricted to other users does nothing for this one.
+    An agent that is restricted to other users does nothing for this one.
+
+    Args:
+        user: The user whose data the work may use.
+        name: Meant as the name of the author; the user's name replaces it, so it has no effect.
     """
     return Scope(
         user.organization_id, role="user", user_name=name, scopes=OPERATOR_SCOPES

@@ -62,6 +62,9 @@ def is_plain(text: str) -> bool:
 
     It has no hidden characters and no combining marks. The check is six times faster than a regular
     expression.
+
+    Args:
+        text: Any text. Tabs and line breaks count as printable.
     """
     return text.isascii() and len(text.encode().translate(None, _ASCII_CONTROLS)) == len(text)
 
@@ -71,6 +74,9 @@ def normal_text(text: str) -> str:
 
     >>> normal_text("Gru\u0308\u00dfe\r\n")
     'Grüße\n'
+
+    Args:
+        text: Any text. Names have another normal form (`normal_name`).
     """
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -96,6 +102,9 @@ def text_key(text: str) -> str:
 
     >>> text_key("Gru\u0308\u00dfe") == text_key("GR\u00dcSSE")
     True
+
+    Args:
+        text: Any text. Hidden characters stay, except byte order marks.
     """
     if text.isascii():
         return text.lower()
@@ -143,6 +152,9 @@ def name_key(name: str) -> str:
 
     >>> name_key("Gr\u00fc\u00dfe") == name_key("GRU\u0308SSE")
     True
+
+    Args:
+        name: The name of a block, a file or the like; it need not be in normal form.
     """
     shown = "".join(
         character for character in normal_name(name) if unicodedata.category(character) != "Cf"
@@ -163,6 +175,9 @@ def storable_json(value: Any) -> Any:
 
     NUL and halves of characters (lone surrogates) become U+FFFD, and integers beyond 64 bits become
     floating-point numbers, or null if they are too large for such numbers.
+
+    Args:
+        value: Any JSON value, which is not changed.
     """
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)
@@ -182,6 +197,10 @@ def normal_json(value: Any, field: str = "") -> Any:
     """Return a JSON value with its texts in normal form.
 
     Fields in `NAME_FIELDS` are normalized as names; those in `VERBATIM_FIELDS` are not changed.
+
+    Args:
+        value: Any JSON value, which is not changed.
+        field: The name of the field that has the value; "" for a whole document.
     """
     if isinstance(value, str):
         if field in NAME_FIELDS:
@@ -253,10 +272,14 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a file in the encoding that its bytes are in.
+    """Decode the bytes of a file whose encoding is unknown.
 
     UTF-16 is recognized by its byte order mark. Other bytes that are not UTF-8 are read as
     Windows-1252.
+
+    Args:
+        content: The whole file. A byte order mark is left out, and bytes that cannot be decoded
+            become U+FFFD.
     """
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return content.decode("utf-16", "replace")

@@ -133,6 +133,11 @@ def page(
 def get(tx: Transaction, scope: Scope, id: str) -> Archive:
     """Return the archive with this id.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The archive's id.
+
     Raises:
         NotFound: There is no such archive, or it belongs to a folder of files.
     """
@@ -159,12 +164,28 @@ def ids(tx: Transaction, scope: Scope) -> list[str]:
 
 
 def attach(tx: Transaction, agent_id: str, archive_id: str) -> None:
+    """Attach the archive to the agent, unless it is attached already.
+
+    The agent does not become the archive's owner.
+
+    Args:
+        tx: The transaction.
+        agent_id: A stored agent; the caller's access to it is checked before.
+        archive_id: A stored archive; checked before too.
+    """
     parameters = {"agent_id": agent_id, "archive_id": archive_id}
     if tx.first(_ATTACHED, parameters) is None:
         tx.run(_ATTACH, {**parameters, "is_owner": False})
 
 
 def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
+    """Detach the archive from the agent, if it is attached.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent; the caller's access to it is checked before.
+        archive_id: The archive. Its passages stay.
+    """
     tx.run(_DETACH, {"agent_id": agent_id, "archive_id": archive_id})
 
 
@@ -252,6 +273,11 @@ def redacted(new: Iterable[Passage]) -> list[Passage]:
 
 
 def without_secrets(archive: Archive) -> Archive:
+    """Return the archive with its texts in normal form and without secrets.
+
+    Args:
+        archive: The archive, of which name, description and metadata are redacted.
+    """
     texts = {
         name: redact_values(normal_json(getattr(archive, name), name))
         for name in ("name", "description", "metadata")
@@ -260,6 +286,17 @@ def without_secrets(archive: Archive) -> Archive:
 
 
 def vector_dbs(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str | None]:
+    """Return the kind of vector database of each archive, by id.
+
+    A deleted archive is missing.
+
+    Args:
+        tx: The transaction.
+        archive_ids: The archives, of any organization.
+
+    Returns:
+        The stored `vector_db`; None if the archive has none.
+    """
     return {row.id: row.vector_db for row in tx.all(_VECTOR_DBS, {"ids": list(archive_ids)})}
 
 
@@ -324,7 +361,16 @@ def rewrite_passage(tx: Transaction, passage: Passage) -> None:
 
 
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
-    """Delete a passage, and lower its archive's count. Both are results of `lock_passage`."""
+    """Delete a passage, and lower its archive's count.
+
+    Tags that no other shared passage has leave the archive's row. The search index is not changed
+    here.
+
+    Args:
+        tx: The transaction.
+        archive: The archive, locked by `lock_passage`.
+        passage: The passage, which `lock_passage` returned with it.
+    """
     tx.run(_DELETE, {"id": passage.id})
     tags = _shared_tags([passage])
     unused = {

@@ -291,6 +291,16 @@ def insert_all(
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Block:
+    """Return the block with this id, with its tags.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The block's id.
+
+    Raises:
+        NotFound: The block does not exist, or the caller may not see it.
+    """
     return by_ids(tx, scope, [id])[0]
 
 
@@ -308,6 +318,13 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
 
 
 def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
+    """Return the chain's block with this label, with its tags; None if there is none.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain; the caller's access to it is checked before.
+        label: The block's label, not the label under which an agent sees a copy.
+    """
     blocks_by_id = _tagged(tx.all(_LABELLED, {"chain_id": chain_id, "label": label}))
     return next(iter(blocks_by_id.values()), None)
 
@@ -333,6 +350,12 @@ def with_schema(tx: Transaction) -> list[Block]:
 
 
 def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
+    """Return kind and id of the owner of each chain in the organization, by chain id.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's user does not matter.
+    """
     statement = select(chains.c.id, chains.c.owner_kind, chains.c.owner_id)
     rows = tx.all(statement.where(chains.c.organization_id == scope.organization_id))
     return {row.id: (row.owner_kind, row.owner_id) for row in rows}
@@ -347,7 +370,13 @@ def is_there(tx: Transaction, id: str) -> bool:
 
 
 def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
-    """Return the blocks of the user's chain, ordered by label, without their tags."""
+    """Return the blocks of the user's chain, ordered by label, without their tags.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's right to read this memory is checked before.
+        user_id: The user who owns the chain.
+    """
     parameters = {"user_id": user_id, "organization_id": scope.organization_id}
     return tuple(ROWS.all(tx, _OF_USER, parameters))
 
@@ -425,6 +454,10 @@ def attached(tx: Transaction, agent_id: str) -> list[Block]:
     """Return all blocks that are attached to the agent, those of users included.
 
     No two of them may have the same label.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
     """
     return ROWS.all(tx, _ATTACHED, {"agent_id": agent_id})
 
@@ -439,6 +472,14 @@ def add_seen(visible: dict[str, Block], block: Block) -> None:
 
 
 def page(tx: Transaction, scope: Scope, page: Page, filters: BlockFilter) -> list[Block]:
+    """Return one page of blocks with their tags and whole texts.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        filters: The conditions.
+    """
     rows = ROWS.page(
         tx, scope, page, *filters.conditions(scope), label=filters.label, chain_id=filters.chain_id
     )
@@ -682,6 +723,12 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
+    """Return the metadata with secrets redacted in its reason and its author.
+
+    Args:
+        metadata: The metadata as the caller of a write gave it. A client or a remote can send any
+            author name.
+    """
     author = metadata.author
     # A client or a remote can send any author name.
     author = replace(author, id=redact(author.id).text, name=redact(author.name).text)
@@ -811,7 +858,13 @@ def attach(
 def detach(tx: Transaction, agent_id: str, block_id: str) -> bool:
     """Detach the block from the agent and from the agents that share its memory.
 
-    Returns False if it was attached to none of them.
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+        block_id: The block. It stays, even if no agent has it any more.
+
+    Returns:
+        False if the block was attached to none of them.
     """
     return tx.run(_DETACH, {"agent_id": agent_id, "block_id": block_id}) > 0
 
@@ -831,7 +884,15 @@ def pair(tx: Transaction, agent_id: str, other_id: str) -> None:
 
 
 def unpair(tx: Transaction, agent_id: str, other_id: str) -> None:
-    """Give two agents that shared a memory separate attachments again."""
+    """Give two agents that shared a memory separate attachments again.
+
+    Both keep the blocks that are attached to them now.
+
+    Args:
+        tx: The transaction.
+        agent_id: One of the agents.
+        other_id: The other agent. Pairs of either with a third agent stay.
+    """
     both = [agent_id, other_id]
     tx.run(
         delete(agents_pairs).where(

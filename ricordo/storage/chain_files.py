@@ -25,8 +25,12 @@ def lock_path(data_dir: Path, chain_id: str) -> Path:
 def delete_chain_files(data_dir: Path, chain_id: str) -> list[Path]:
     """Delete the folders of a chain, after the chain itself, and return their paths.
 
+    Args:
+        data_dir: The server's data folder.
+        chain_id: The deleted chain.
+
     Raises:
-        Unavailable: if they are in use for long.
+        Unavailable: Another process uses them for more than a minute.
     """
     lock = lock_path(data_dir, chain_id)
     if not lock.parent.exists():

@@ -34,7 +34,15 @@ class RecentConversation:
 
 
 def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mapping[str, str]:
-    """Return the names of existing agents by their ids."""
+    """Return the names of existing agents by their ids.
+
+    Agents that the caller may not use are left out.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        ids: The agents, in any order. Only the first 500 by id are read.
+    """
     agent_ids = sorted(set(ids))[:MOST_NAMES]
     statement = select(agents.c.id, agents.c.name, agents.c.organization_id).where(
         agents.c.id.in_(agent_ids), *may_use(scope)
@@ -176,7 +184,18 @@ def recent_conversations(
 def first_messages(
     tx: Transaction, scope: Scope, run_ids: Iterable[str | None]
 ) -> Sequence[Row[tuple[str, str, str, str]]]:
-    """Return run, agent, conversation and id of the message that began each run."""
+    """Return the first message of each run that a user wrote.
+
+    Runs without such a message are left out.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        run_ids: The runs; None and "" are ignored. Only the first 500 by id are read.
+
+    Returns:
+        Rows of run_id, agent_id, conversation_id and the message's id.
+    """
     ids = sorted({id for id in run_ids if id})[:MOST_NAMES]
     if not ids:
         return []

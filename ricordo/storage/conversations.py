@@ -151,6 +151,10 @@ def users_default_id(agent_id: str, user_id: str) -> str:
     """Return the id of a user's separate default conversation with the agent.
 
     The user has one if the agent's default conversation belongs to another user.
+
+    Args:
+        agent_id: The agent's id.
+        user_id: The user's id.
     """
     return f"conv-{uuid5(NAMESPACE_URL, f'{agent_id}/{user_id}')}"
 
@@ -183,6 +187,14 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
 
 
 def lock(tx: Transaction, id: str) -> None:
+    """Lock the conversation's row until the transaction ends.
+
+    On PostgreSQL this lock blocks new rows that refer to the conversation, such as a run.
+
+    Args:
+        tx: The transaction.
+        id: The conversation. If it does not exist, nothing is locked.
+    """
     # On PostgreSQL this lock blocks new rows that refer to the conversation, such as a run.
     tx.lock(_LOCK, {"id": id})
 
@@ -198,6 +210,11 @@ def get(tx: Transaction, id: str) -> Conversation | None:
 
 def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     """Return one conversation.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The conversation's id.
 
     Raises:
         NotFound: It or its agent was deleted, or the caller may not see it.
@@ -300,6 +317,15 @@ def with_summary_like(
 
 
 def change(tx: Transaction, id: str, **columns: Any) -> None:
+    """Set columns of a conversation, and its time of the last change.
+
+    Nothing is compared with the stored row, so the caller locks it first where that matters.
+
+    Args:
+        tx: The transaction.
+        id: The conversation. If it does not exist, nothing happens.
+        **columns: The new values by column name.
+    """
     tx.run(
         update(conversations)
         .where(conversations.c.id == id)
@@ -308,12 +334,25 @@ def change(tx: Transaction, id: str, **columns: Any) -> None:
 
 
 def flag_untold(tx: Transaction, agent_id: str, user_id: str) -> None:
-    """Let the next turn with the user, in any conversation, report rejections."""
+    """Let the next turn with the user, in any conversation, report rejections.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent whose proposal was rejected.
+        user_id: The owner, who rejected it.
+    """
     of_user = (conversations.c.agent_id == agent_id) & (conversations.c.user_id == user_id)
     tx.run(update(conversations).where(of_user, _IS_THERE).values(has_untold=True))
 
 
 def set_untold(tx: Transaction, id: str, is_any: bool) -> None:
+    """Store whether the conversation's next turn looks for unreported rejections.
+
+    Args:
+        tx: The transaction.
+        id: The conversation.
+        is_any: True if rejections may be left to report.
+    """
     tx.run(update(conversations).where(conversations.c.id == id).values(has_untold=is_any))
 
 
@@ -340,6 +379,16 @@ def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
 
 
 def shared_by(tx: Transaction, conversation: Conversation) -> tuple[tuple[str, int], ...]:
+    """Return the parts of other conversations that this fork shares.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation; the result is empty if it is no fork.
+
+    Returns:
+        Pairs of a conversation's id and the seq of its last shared message, the nearest origin
+        first.
+    """
     return tuple((span.conversation_id, span.newest or 0) for span in lineage(tx, conversation)[1:])
 
 
@@ -413,7 +462,12 @@ def page_of_history(
 def waiting_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[str]:
     """Return the ids of the agent's conversations that wait for approval.
 
-    Conversations that the caller may not change are left out.
+    Conversations that the caller may not change are left out. Deleted ones are not.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent; the caller's access to it is checked before.
     """
     return [row.id for row in tx.all(_WAITING, {"agent_id": agent_id}) if scope.owns(row.user_id)]
 

@@ -65,13 +65,24 @@ def agents_without_conversation(tx: Transaction) -> list[str]:
 
 
 def agent_of(tx: Transaction, agent_id: str) -> tuple[str, str]:
+    """Return the organization and the stored system prompt of an agent.
+
+    Args:
+        tx: The transaction.
+        agent_id: An existing agent; for another id this fails with IndexError.
+    """
     statement = select(agents.c.organization_id, agents.c.system).where(agents.c.id == agent_id)
     row = tx.all(statement)[0]
     return row.organization_id, row.system
 
 
 def window_of(tx: Transaction, conversation_id: str) -> list[Any] | None:
-    """Return the window's content, which may be wrong; None if it is no list."""
+    """Return the window's content, which may be wrong; None if it is no list.
+
+    Args:
+        tx: The transaction.
+        conversation_id: An existing conversation; for another id this fails with TypeError.
+    """
     window = _decoded(tx.first(_WINDOW, {"id": conversation_id})[0])
     if isinstance(window, list):
         return window
@@ -119,6 +130,14 @@ def count_half_ended(tx: Transaction, conversation_id: str) -> int:
 
 
 def write_parts(tx: Transaction, message: Message) -> None:
+    """Store the message's parts in place of the stored ones.
+
+    The text for search and the message's other columns stay unchanged.
+
+    Args:
+        tx: The transaction.
+        message: The stored message with readable parts.
+    """
     tx.run(
         update(messages)
         .where(messages.c.id == message.id)
@@ -127,6 +146,12 @@ def write_parts(tx: Transaction, message: Message) -> None:
 
 
 def fail_half_ended(tx: Transaction, conversation_id: str) -> None:
+    """Mark the conversation's runs as failed that have ended but are still marked open.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+    """
     failed = update(runs).where(*_half_ended(conversation_id))
     tx.run(failed.values(status="failed", stop_reason="error"))
 

@@ -271,7 +271,12 @@ def all_at(tx: Transaction, chain_id: str, time: int) -> list[BlockVersion]:
 
 
 def before(tx: Transaction, version: BlockVersion) -> BlockVersion | None:
-    """Return the block's version before this version; None for its first version."""
+    """Return the block's version before this version; None for its first version.
+
+    Args:
+        tx: The transaction.
+        version: A stored version, whose chain is read.
+    """
     label = version.old_label or version.label
     return _newest(tx, version.chain_id, label, version.number, version.number - 1)
 
@@ -315,6 +320,14 @@ def of_runs(
 
 
 def of_step(tx: Transaction, scope: Scope, run_id: str, step_id: str) -> list[BlockVersion]:
+    """Return the changes of one step in all chains, the oldest of each chain first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; chains of other users are left out.
+        run_id: The run of the step.
+        step_id: The step.
+    """
     return [version for version in of_run(tx, scope, run_id) if version.step_id == step_id]
 
 

@@ -54,7 +54,11 @@ def recount(tx: Transaction, chain_id: str) -> None:
 
 
 def recount_all(tx: Transaction) -> int:
-    """Count again every history whose size is wrong; returns how many there were."""
+    """Count again every history whose size is wrong; return how many were wrong.
+
+    Args:
+        tx: The transaction.
+    """
     wrong = wrong_ids(tx)
     for chain_id in wrong:
         recount(tx, chain_id)
@@ -77,9 +81,13 @@ def size_of_log(changed: Mapping[str, Any]) -> int:
 
 
 def is_full(tx: Transaction, chain: Chain) -> bool:
-    """Return whether the history was full when this transaction began to write it.
+    """Return True if the history was full when this transaction began to write it.
 
-    Once a write has begun, it may finish.
+    Once a write has begun, it may finish. So the size of the first call counts for the transaction.
+
+    Args:
+        tx: The transaction.
+        chain: The chain as it was read under the lock.
     """
     size = tx.history_bytes.setdefault(chain.id, chain.history_bytes)
     return size >= tx.quotas.history_bytes
@@ -111,7 +119,15 @@ def require_history(
 
 
 def require_history_for_proposal(tx: Transaction, chain: Chain) -> None:
-    """Raise TooLong if a locked chain's history is full: a proposal is always new."""
+    """Raise TooLong if a locked chain's history is full: a proposal is always new.
+
+    Args:
+        tx: The transaction.
+        chain: The chain as it was read under the lock.
+
+    Raises:
+        TooLong: The history is full.
+    """
     if is_full(tx, chain):
         tx.quotas.require_history(chain.history_bytes)
 

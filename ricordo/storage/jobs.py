@@ -126,7 +126,13 @@ def save_payload(tx: Transaction, job: Job) -> None:
 
 
 def is_running(tx: Transaction, kind: str, user_id: str) -> bool:
-    """Return whether a job of this kind about the user runs."""
+    """Return True if a job of this kind about the user runs.
+
+    Args:
+        tx: The transaction.
+        kind: The kind of the job.
+        user_id: The user for whom the job was added.
+    """
     return tx.first(_RUNNING, {"kind": kind, "user_id": user_id}) is not None
 
 
@@ -136,13 +142,24 @@ def delete_waiting(tx: Transaction, key: str) -> None:
 
 
 def open_of_kinds(tx: Transaction, organization_id: str, kinds: Sequence[str]) -> list[Job]:
-    """Return the organization's jobs of these kinds that wait or run."""
+    """Return the organization's jobs of these kinds that wait or run.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        kinds: The kinds of the jobs; without any, there is no result.
+    """
     values = {"organization_id": organization_id, "kinds": list(kinds)}
     return ROWS.all(tx, _OPEN_OF_KINDS, values)
 
 
 def delete_waiting_ids(tx: Transaction, ids: Sequence[str]) -> None:
-    """Delete those of these jobs that still wait."""
+    """Delete those of these jobs that still wait.
+
+    Args:
+        tx: The transaction.
+        ids: The jobs; running and ended ones stay.
+    """
     if ids:
         tx.run(_DELETE_WAITING_IDS, {"ids": list(ids)})
 
@@ -150,7 +167,11 @@ def delete_waiting_ids(tx: Transaction, ids: Sequence[str]) -> None:
 def on_wake_up(tx: Transaction, notify: Callable[[], None] | None) -> None:
     """Call `notify` after each committed transaction of this store that added a job.
 
-    It runs in the transaction's thread. None ends the calls.
+    It runs in the transaction's thread.
+
+    Args:
+        tx: Any transaction of the store, in whose cache the function is stored.
+        notify: The function; None ends the calls. On PostgreSQL it is called only after `make_due`.
     """
     tx.cache[_WAKE_UP] = notify
 
@@ -386,6 +407,15 @@ def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
 
 
 def release(tx: Transaction, job: Job) -> bool:
+    """Note that the worker has stopped a cancelled job, so that its key is free.
+
+    Args:
+        tx: The transaction.
+        job: The job as the worker claimed it.
+
+    Returns:
+        False if the job is not cancelled, or is not the worker's.
+    """
     statement = update(jobs).where(
         jobs.c.id == job.id, jobs.c.worker == job.worker, jobs.c.status == "cancelled"
     )

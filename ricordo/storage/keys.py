@@ -263,7 +263,15 @@ def had_any(tx: Transaction, user_id: str) -> bool:
 
 
 def last_role(tx: Transaction, user_id: str) -> Role | None:
-    """Return the role of the user's newest key that is not revoked; sessions do not count."""
+    """Return the role of the user's newest key that is not revoked; sessions do not count.
+
+    Args:
+        tx: The transaction.
+        user_id: The user to whom the keys belong.
+
+    Returns:
+        The role; None if there is no such key.
+    """
     row = tx.first(_LAST_ROLE, {"user_id": user_id})
     role: Role | None = row.role if row else None
     return role

@@ -78,6 +78,13 @@ def require_whole(block: Block, text: str) -> None:
     """Raise Invalid if the text is the shortened text of a list.
 
     Writing it back would lose the rest of the text.
+
+    Args:
+        block: The stored block.
+        text: The new text of the block.
+
+    Raises:
+        Invalid: The text ends like the shortened one, and the stored text does not.
     """
     if text.rstrip().endswith(f"{block.id}{_MARK_END}") and not block.value.rstrip().endswith(
         f"{block.id}{_MARK_END}"

@@ -181,7 +181,12 @@ def blocks_marked_for(
 def ids_of_blocks(
     tx: Transaction, keys: Collection[tuple[str, str]]
 ) -> Mapping[tuple[str, str], str]:
-    """Return the ids of existing blocks by their chain and label."""
+    """Return the ids of existing blocks by their chain and label.
+
+    Args:
+        tx: The transaction.
+        keys: Pairs of chain id and label. They are one condition, so there should be few.
+    """
     if not keys:
         return {}
     conditions = [
@@ -193,7 +198,13 @@ def ids_of_blocks(
 
 
 def chains_of_blocks(tx: Transaction, scope: Scope, ids: Sequence[str]) -> Mapping[str, str]:
-    """Return the chains of the organization's blocks by block id."""
+    """Return the chains of the organization's blocks by block id.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's user does not matter.
+        ids: The blocks. Only the first 500 are read.
+    """
     if not ids:
         return {}
     statement = select(blocks.c.id, blocks.c.chain_id, blocks.c.organization_id).where(
@@ -204,7 +215,14 @@ def chains_of_blocks(tx: Transaction, scope: Scope, ids: Sequence[str]) -> Mappi
 
 
 def sizes_of_users(tx: Transaction, user_ids: Sequence[str]) -> Mapping[str, MemorySize]:
-    """Return the sizes of these users' memory by user id."""
+    """Return the sizes of these users' memory by user id.
+
+    A user without blocks and waiting proposals is missing.
+
+    Args:
+        tx: The transaction.
+        user_ids: The users.
+    """
     is_theirs = and_(chains.c.owner_kind == "user", chains.c.owner_id.in_(user_ids))
     sizes = select(
         chains.c.owner_id,
@@ -229,6 +247,14 @@ def blocks_of_chain(tx: Transaction, chain_id: str) -> Sequence[Row[Any]]:
     """Return a chain's blocks by label, without the block of rules for things never to remember.
 
     Each row has the length of the text and the number of waiting proposals.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+
+    Returns:
+        At most 500 rows: `id`, `label`, `title`, `limit`, `policy`, `read_only`, `is_untrusted`,
+        `length` and `waiting`.
     """
     return _listed(tx, and_(blocks.c.chain_id == chain_id, blocks.c.label != NEVER_REMEMBER))
 
@@ -298,7 +324,15 @@ def memory_in_numbers(tx: Transaction, user_id: str, chain_id: str) -> Mapping[s
 def proposal_states(
     tx: Transaction, scope: Scope, run_ids: Iterable[str]
 ) -> Mapping[tuple[str, str], str]:
-    """Return the states of the proposals that runs made, by step and label."""
+    """Return the states of the proposals that runs made, by step and label.
+
+    If a step made several proposals for a label, the newest counts.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        run_ids: The runs. Only the first 500 by id are read.
+    """
     ids = sorted(set(run_ids))[:MOST_NAMES]
     columns = (proposals.c[name] for name in ("step_id", "label", "status"))
     statement = select(*columns).where(*in_scope(proposals, scope), proposals.c.run_id.in_(ids))

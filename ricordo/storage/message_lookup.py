@@ -58,7 +58,13 @@ def ids_by_seq(tx: Transaction, numbers: Sequence[int]) -> dict[int, str]:
 
 
 def conversations_of_group(tx: Transaction, scope: Scope, group_id: str) -> list[str]:
-    """Return the ids of the conversations that hold messages of the group."""
+    """Return the ids of the conversations that hold messages of the group.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        group_id: The group of agents.
+    """
     statement = select(messages.c.conversation_id).where(
         messages.c.group_id == group_id, *in_scope(messages, scope)
     )
@@ -66,7 +72,13 @@ def conversations_of_group(tx: Transaction, scope: Scope, group_id: str) -> list
 
 
 def ids_of_group(tx: Transaction, group_id: str, conversation_id: str) -> list[str]:
-    """Return the ids of the group's messages in one conversation, oldest first."""
+    """Return the ids of the group's messages in one conversation, oldest first.
+
+    Args:
+        tx: The transaction.
+        group_id: The group of agents.
+        conversation_id: The conversation; the caller's access to it is checked before.
+    """
     statement = select(messages.c.id).where(
         messages.c.group_id == group_id, messages.c.conversation_id == conversation_id
     )

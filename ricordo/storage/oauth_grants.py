@@ -54,11 +54,27 @@ def insert(tx: Transaction, grant: ApiKey) -> bool:
 
 
 def rotate(tx: Transaction, grant: ApiKey, changed: dict[str, Any]) -> bool:
-    """Change the grant, and return True, if it is still as it was read."""
+    """Change the grant, and return True, if it is still as it was read.
+
+    Args:
+        tx: The transaction.
+        grant: The grant as it was read.
+        changed: The new `hash`, `expires_at` and `last_used_at`. Times are in microseconds UTC.
+
+    Returns:
+        False if another transaction changed or revoked it meanwhile; then nothing changes.
+    """
     return tx.run(_ROTATE, {"this": grant.id, "old": grant.hash, **new_values(changed)}) > 0
 
 
 def revoke(tx: Transaction, id: str) -> None:
+    """End a grant, and delete its access keys.
+
+    Args:
+        tx: The transaction.
+        id: The grant's id. For the id of another key only access keys with this creator are
+            deleted.
+    """
     tx.run(_REVOKE, {"this": id, **new_values({"revoked_at": tx.clock.now()})})
     delete_access(tx, id)
 

@@ -22,13 +22,27 @@ _NAMED = _ROWS.select.where(_IS_NAMED, _IS_REAL).order_by(organizations.c.seq).l
 
 
 def named(tx: Transaction, name: str) -> Organization | None:
-    """Return the organization with this id or name; None if there is none."""
+    """Return the organization with this id or name; None if there is none.
+
+    Args:
+        tx: The transaction.
+        name: An id or a name, compared exactly.
+    """
     if "\0" in name:
         return None
     return _ROWS.first(tx, _NAMED, {"name": name})
 
 
 def require(tx: Transaction, name: str) -> Organization:
+    """Return the organization with this id or name.
+
+    Args:
+        tx: The transaction.
+        name: An id or a name, compared exactly.
+
+    Raises:
+        NotFound: There is no such organization.
+    """
     organization = named(tx, name)
     if organization is None:
         raise NotFound(
@@ -42,6 +56,16 @@ def lock(tx: Transaction, id: str) -> None:
 
 
 def create(tx: Transaction, name: str) -> Organization:
+    """Create an organization.
+
+    Args:
+        tx: The transaction.
+        name: The name, unique on this server. It may not have the form of an id.
+
+    Raises:
+        Invalid: No organization can have this name.
+        Collision: The name is used, or is an id.
+    """
     require_fit_name(name, "An organization")
     if is_id(name, "org") or named(tx, name):
         raise Collision(f'An organization "{name}" already exists. Choose another name.')

@@ -66,7 +66,12 @@ note = _REMOTES.updates("followed", "seen", "last_error", "last_at")
 def insert_one(tx: Transaction, remote: Remote) -> None:
     """Store a new remote.
 
-    Raises Collision if the chain has a remote of this kind at this address.
+    Args:
+        tx: The transaction.
+        remote: The remote.
+
+    Raises:
+        Collision: The chain has a remote of this kind at this address.
     """
     _REMOTES.insert(tx, remote)
 
@@ -76,6 +81,13 @@ def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
 
 
 def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
+    """Return the remotes of this kind at this address, of all chains and organizations.
+
+    Args:
+        tx: The transaction.
+        kind: The kind of the remote, such as "git".
+        address: The whole address as it is stored.
+    """
     return _REMOTES.all(tx, _AT, {"kind": kind, "address": address})
 
 
@@ -121,7 +133,15 @@ def organization_ids(tx: Transaction) -> list[str]:
 
 
 def owner_of(tx: Transaction, chain_id: str) -> str:
-    """Return the id of the chain's owner, a user. Raises NotFound."""
+    """Return the id of the chain's owner, a user.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+
+    Raises:
+        NotFound: The chain was erased.
+    """
     row = tx.first(_OWNER, {"id": chain_id})
     if row is None:
         raise NotFound("This memory was erased.")

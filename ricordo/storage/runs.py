@@ -190,8 +190,12 @@ def joined(statement: Select[Any], run_id: ColumnElement[str]) -> Select[Any]:
 def save(tx: Transaction, run: Run) -> None:
     """Store a run's progress or end, under its lease.
 
+    Args:
+        tx: The transaction.
+        run: The run with its new fields and the token of its lease.
+
     Raises:
-        LeaseLost: if it has ended, or if another process has the lease.
+        LeaseLost: The run has ended, or another process has the lease.
     """
     if not _save(tx, run, token=run.lease_token):
         raise LeaseLost(f"{run.id} was ended by someone else.")
@@ -200,7 +204,15 @@ def save(tx: Transaction, run: Run) -> None:
 def begin_planned(tx: Transaction, run: Run) -> bool:
     """Begin a planned run, which takes its conversation's lease.
 
-    Returns False if it has begun or ended already.
+    Args:
+        tx: The transaction.
+        run: The planned run with its lease token and the lease's end.
+
+    Returns:
+        False if the run has begun or ended already.
+
+    Raises:
+        Collision: Another run has the conversation's lease.
     """
     return _begin(tx, run) > 0
 
@@ -223,6 +235,17 @@ def agents_with_planned(tx: Transaction, purpose: str, before: int) -> list[tupl
 
 
 def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
+    """Extend the lease of an open run.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+        token: The token of the lease.
+        expires_at: The new end of the lease in microseconds UTC.
+
+    Returns:
+        False if the run has ended, or if another process has the lease.
+    """
     return (
         tx.run(_RENEW, {"run_id": run_id, "token": token, "new_lease_expires_at": expires_at}) > 0
     )
@@ -231,7 +254,12 @@ def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
 def end(tx: Transaction, run: Run) -> bool:
     """End a run without its lease, as a cancel or a repair does.
 
-    Returns False if it has ended already.
+    Args:
+        tx: The transaction.
+        run: The run with its `ended_at`, its status and the other fields of its end.
+
+    Returns:
+        False if the run has ended already; then nothing changes.
     """
     return _end(tx, run) > 0
 
@@ -239,7 +267,10 @@ def end(tx: Transaction, run: Run) -> bool:
 def note_callback(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> None:
     """Store the answer of the run's callback with the run.
 
-    `changes` may hold `sent_at` in microseconds, `status_code` and `error`.
+    Args:
+        tx: The transaction.
+        run_id: The run; if it was deleted, nothing happens.
+        changes: The fields to set: `sent_at` in microseconds UTC, `status_code` or `error`.
     """
     if run := lock(tx, run_id):
         _note_callback(tx, replace(run, callback=run.callback | dict(changes)))
@@ -428,6 +459,11 @@ def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
 
     The steps' tokens move to the expenses.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        run_id: The run's id.
+
     Raises:
         NotFound: There is no such run, or the caller may not see it.
         Forbidden: The caller may not change it.
@@ -463,6 +499,14 @@ def append_events(tx: Transaction, run_id: str, first: int, data: Sequence[str])
 def events_after(
     tx: Transaction, run_id: str, number: int = 0, limit: int = 2**31
 ) -> list[RunEvent]:
+    """Return the stored events of a run's stream, in order.
+
+    Args:
+        tx: The transaction.
+        run_id: The run; the caller's access to it is checked before.
+        number: Only events with a greater number.
+        limit: The most events.
+    """
     return _EVENTS.all(tx, _EVENTS_AFTER, {"run_id": run_id, "after": number, "limit": limit})
 
 
@@ -471,9 +515,13 @@ def last_event(tx: Transaction, run_id: str) -> RunEvent | None:
 
 
 def prune_events(tx: Transaction, before: int) -> int:
-    """Delete some events of runs that ended before this time, and return their number.
+    """Delete some old events, and return their number.
 
     Call it until it returns 0.
+
+    Args:
+        tx: The transaction.
+        before: Events of runs that ended before this time (microseconds UTC) are deleted.
     """
     rows = tx.all(_OLD_EVENTS, {"before": before})
     if not rows:
@@ -482,11 +530,26 @@ def prune_events(tx: Transaction, before: int) -> int:
 
 
 def trace_of_step(tx: Transaction, scope: Scope, step_id: str) -> Trace | None:
+    """Return the trace of a step's model call; None if there is none or the caller may not see it.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        step_id: The step.
+    """
     parameters = {"step_id": step_id, "organization_id": scope.organization_id}
     return _TRACES.first(tx, _TRACE_OF_STEP.where(*in_scope(traces, scope)), parameters)
 
 
 def traces_of_run(tx: Transaction, scope: Scope, run_id: str, limit: int) -> list[Trace]:
+    """Return the first traces of a run, the oldest first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; traces that the caller may not see are left out.
+        run_id: The run.
+        limit: The most traces.
+    """
     parameters = {"run_id": run_id, "organization_id": scope.organization_id, "limit": limit}
     return _TRACES.all(tx, _TRACES_OF_RUN.where(*in_scope(traces, scope)), parameters)
 
@@ -511,7 +574,12 @@ def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
 
 
 def add_expense(tx: Transaction, *spent: Expense) -> None:
-    """Store expenses; one without a time gets the current time."""
+    """Store expenses.
+
+    Args:
+        tx: The transaction.
+        *spent: The expenses. One without a time gets the current time.
+    """
     now = tx.clock.now()
     _EXPENSES.insert(
         tx,
@@ -541,6 +609,14 @@ def used_since(
 
 
 def keep_spent(tx: Transaction, step_ids: Sequence[str]) -> None:
+    """Move the tokens of steps from their runs to the expenses, before the steps are deleted.
+
+    The runs then count no tokens, so all steps of a run are moved one after the other.
+
+    Args:
+        tx: The transaction.
+        step_ids: The steps; ids of missing ones are ignored.
+    """
     tx.run(_KEEP, {"ids": list(step_ids)})
     tx.run(_EMPTY, {"ids": list(step_ids)})
 

@@ -80,7 +80,13 @@ def find(tx: Transaction, scope: Scope, name: str) -> User | None:
 
 
 def named(tx: Transaction, organization_id: str, name: str) -> User | None:
-    """Return the user with this id or identifier, for any caller."""
+    """Return the user with this id or identifier, for any caller.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        name: An id or an identifier, compared in normal form. An id comes first.
+    """
     if "\0" in name:
         return None  # PostgreSQL would refuse the parameter
     matches = ROWS.all(tx, _NAMED, {"organization_id": organization_id, "name": name})
@@ -88,6 +94,16 @@ def named(tx: Transaction, organization_id: str, name: str) -> User | None:
 
 
 def require(tx: Transaction, scope: Scope, name: str) -> User:
+    """Return the user with this id or identifier.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        name: An id or an identifier, not a user's shown name.
+
+    Raises:
+        NotFound: There is no such user, or the caller may not know of the user.
+    """
     user = find(tx, scope, name)
     if user is None:
         raise unknown(name)
@@ -193,7 +209,14 @@ def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
 
 
 def enabled_with_email(tx: Transaction, address: str) -> list[User]:
-    """Return the enabled users of all organizations with this e-mail address."""
+    """Return the enabled users of all organizations with this e-mail address.
+
+    There are at most five, the oldest first.
+
+    Args:
+        tx: The transaction.
+        address: The address in any case.
+    """
     if "\0" in address:
         return []  # PostgreSQL would refuse the parameter
     return ROWS.all(tx, _ENABLED_WITH_EMAIL, {"address": address.lower()})
@@ -208,7 +231,14 @@ def existing_ids(tx: Transaction, organization_id: str, ids: Sequence[str]) -> s
 
 
 def shown_name_of(user_id: ColumnElement[str]) -> ScalarSelect[Any]:
-    """Return a select of the name by which people know the user with the id in this column."""
+    """Return a select of the name by which people know the user with the id in this column.
+
+    Args:
+        user_id: A column of another table that the select is used with.
+
+    Returns:
+        A select of the identifier, or else of the name; NULL if there is no such user.
+    """
     name = func.coalesce(users.c.identifier, users.c.name)
     return select(name).where(users.c.id == user_id).correlate(user_id.table).scalar_subquery()
 
@@ -219,7 +249,14 @@ def is_among(user_ids: Select[Any]) -> ColumnElement[bool]:
 
 
 def page(tx: Transaction, scope: Scope, page: Page, **equal: Any) -> list[User]:
-    """Return one page of the users that the caller may know of, filtered by columns."""
+    """Return one page of the users that the caller may know of, filtered by columns.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        **equal: Values by column; None is ignored.
+    """
     return ROWS.page(tx, scope, page, id=scope.subject_id, **equal)
 
 
@@ -240,7 +277,12 @@ def page_named_like(tx: Transaction, scope: Scope, page: Page, text: str) -> lis
 
 
 def count(tx: Transaction, scope: Scope) -> int:
-    """Return the number of users that the caller may know of."""
+    """Return the number of users that the caller may know of.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+    """
     return ROWS.count(tx, scope, *([users.c.id == scope.subject_id] if scope.subject_id else []))
 
 
@@ -347,6 +389,14 @@ def _look(user: User) -> str | None:
 
 
 def require_all_users(scope: Scope) -> None:
+    """Raise Forbidden unless the caller sees the whole organization.
+
+    Args:
+        scope: The caller.
+
+    Raises:
+        Forbidden: The caller is limited to one user's data or to shared data.
+    """
     if scope.subject_id is not None:
         raise Forbidden(
             "Only callers who see the whole organization may change its users. Use an "

@@ -38,16 +38,29 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def date(micros: int) -> str:
+    """Return the time in ISO 8601 without fractions of seconds, in UTC.
+
+    Args:
+        micros: The time in microseconds since 1970, UTC.
+    """
     return to_datetime(micros).isoformat(timespec="seconds")
 
 
 def hex_of(id: bytes | None) -> str | None:
-    """Return a version's id as clients write it."""
+    """Return a version's id as clients write it.
+
+    Args:
+        id: The 20 bytes of a version's id, or None.
+    """
     return id.hex() if id else None
 
 
 def binary(media_type: str) -> dict[int | str, Json]:
-    """Return the `responses` of a route that answers with bytes of this type."""
+    """Return the `responses` of a route that answers with bytes of this type.
+
+    Args:
+        media_type: The Content-Type of the answer, for the OpenAPI document.
+    """
     return {200: {"content": {media_type: {"schema": {"type": "string", "format": "binary"}}}}}
 
 

@@ -119,6 +119,10 @@ class ToolReturnResponse(ToolReturnFields):
         """Return the result.
 
         With pictures, it is a list of its text and its pictures.
+
+        Args:
+            tool_return: The stored result (a `ToolReturnPart`).
+            **fields: Values that replace those of the result.
         """
         if tool_return.pictures:
             if tool_return.content:
@@ -280,7 +284,12 @@ class MessageFormat:
 
 
 def message_responses(message: Message, format: MessageFormat) -> list[Json]:
-    """Return the message's pieces, in order."""
+    """Return the message's pieces, in order.
+
+    Args:
+        message: The stored message.
+        format: The form that the reader wants. Pieces of other types are left out.
+    """
     pieces = [
         model.of(message, otid=message.otid or part_otid(message.id, index), **fields)
         for index, (model, fields) in enumerate(_pieces(message, format))

@@ -104,7 +104,11 @@ def _open(settings: Settings, clock: Clock | None) -> SqlStore:
 
 
 def folders_of(settings: Settings) -> tuple[Path, ...]:
-    """Return the folders with this server's files: data folder and SQLite folder."""
+    """Return the folders with this server's files: data folder and SQLite folder.
+
+    Args:
+        settings: The settings that name the data folder and the database.
+    """
     if settings.postgres_url:
         return (settings.data_dir,)
     return (settings.data_dir, settings.database_path.parent)
@@ -138,7 +142,14 @@ def _postgres() -> Any:
 
 
 def address(settings: Settings) -> str:
-    """Return the address of the database without its password."""
+    """Return the address of the database without its password.
+
+    Args:
+        settings: The settings that name the database.
+
+    Returns:
+        An address such as `sqlite:///…`, or that of PostgreSQL without its options.
+    """
     if settings.postgres_url is None:
         return f"{SQLITE}{settings.database_path}"
     return make_url(settings.postgres_url).render_as_string(hide_password=True).partition("?")[0]
@@ -265,9 +276,17 @@ def read_transaction(connection: Connection) -> Iterator[None]:
 
 
 async def require_savable(store: Store, settings: Settings) -> None:
-    """Raise DatabaseFailed if nothing can be saved: full disk or read-only files.
+    """Check that a row can be saved.
 
-    The check rewrites a row unchanged. A busy writer that exceeds the wait is no failure.
+    The check rewrites a row unchanged. A busy writer that exceeds the wait of one second is no
+    failure.
+
+    Args:
+        store: The store of the running server.
+        settings: The settings that name its database.
+
+    Raises:
+        DatabaseFailed: The disk is full, the files are read-only, or the write failed.
     """
     if settings.postgres_url is None:
         path = settings.database_path

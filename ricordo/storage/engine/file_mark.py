@@ -81,8 +81,11 @@ def mark_path(path: Path) -> Path:
 def look_for_absent(path: Path) -> str:
     """Return a sentence if a database was here and is missing now, else "".
 
+    Args:
+        path: The database's file. Its `-wal` and its mark are looked for next to it.
+
     Raises:
-        Unavailable: if its `-wal` is still here.
+        Unavailable: The database is missing, but its `-wal` is still here.
     """
     if path.exists() and path.stat().st_size:
         return ""
@@ -224,6 +227,11 @@ def _save(mark: DatabaseMark, path: Path) -> None:
 
 
 def read_mark(path: Path) -> DatabaseMark | None:
+    """Return the content of the mark file; None if it is missing or unreadable.
+
+    Args:
+        path: The database's file; the mark is next to it.
+    """
     try:
         return DatabaseMark(**orjson.loads(mark_path(path).read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -273,6 +281,9 @@ def abandon(connection: Any) -> None:
 
     SQLite would delete the `-wal` file by name on closing, and that file may now be another
     database's.
+
+    Args:
+        connection: SQLite's connection, whose files were moved or replaced.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 

@@ -122,7 +122,11 @@ class Repository(Generic[V]):
                 self._by_id_for_one = self._by_id.where(*seen_by(table, sa.bindparam("subject_id")))
 
     def values(self, entity: V) -> dict[str, Any]:
-        """Return the columns of a new row, without `seq`."""
+        """Return the columns of a new row, without `seq`.
+
+        Args:
+            entity: The entity, with all fields that have columns.
+        """
         columns = dict(zip(self._paths, self._fields(entity), strict=True))
         for name, write in self._writes.items():
             columns[name] = write(columns[name])
@@ -144,21 +148,53 @@ class Repository(Generic[V]):
     def all(
         self, tx: Transaction, statement: sa.Executable, parameters: Mapping[str, Any] | None = None
     ) -> list[V]:
+        """Return the entities of all rows of a statement.
+
+        Args:
+            tx: The transaction.
+            statement: A select of exactly `columns`, built once at import if it has parameters.
+            parameters: Its parameters by name; None: it has none.
+        """
         return [self.of(row) for row in tx.all(statement, parameters)]
 
     def first(
         self, tx: Transaction, statement: sa.Executable, parameters: Mapping[str, Any]
     ) -> V | None:
+        """Return the entity of a statement's first row; None if there is no row.
+
+        Args:
+            tx: The transaction.
+            statement: A select of exactly `columns`, built once at import.
+            parameters: Its parameters by name.
+        """
         row = tx.first(statement, parameters)
         return None if row is None else self.of(row)
 
     def find(self, tx: Transaction, scope: Scope, id: str) -> V | None:
+        """Return the entity with this id; None if there is none, or the caller may not see it.
+
+        Args:
+            tx: The transaction.
+            scope: The caller.
+            id: The entity's public id.
+        """
         parameters = {"id": id, "organization_id": scope.organization_id}
         if scope.subject_id is None:
             return self.first(tx, self._by_id, parameters)
         return self.first(tx, self._by_id_for_one, parameters | {"subject_id": scope.subject_id})
 
     def get(self, tx: Transaction, scope: Scope, id: str) -> V:
+        """Return the entity with this id.
+
+        Args:
+            tx: The transaction.
+            scope: The caller.
+            id: The entity's public id.
+
+        Raises:
+            NotFound: There is none, or the caller may not see it. The message names the table's
+                kind.
+        """
         return require_found(self.find(tx, scope, id), self._name, id)
 
     def by_ids(self, tx: Transaction, ids: Sequence[str]) -> list[V]:
@@ -271,6 +307,13 @@ class Repository(Generic[V]):
         return [*all_conditions, *(in_scope(self.table, scope) if scope else ())]
 
     def count(self, tx: Transaction, scope: Scope, *conditions: sa.ColumnElement[bool]) -> int:
+        """Return the number of rows that the caller may see and that meet all conditions.
+
+        Args:
+            tx: The transaction.
+            scope: The caller.
+            *conditions: The conditions on a row.
+        """
         statement = (
             sa.select(sa.func.count())
             .select_from(self.table)
@@ -279,7 +322,13 @@ class Repository(Generic[V]):
         return int(tx.all(statement)[0][0])
 
     def ids(self, tx: Transaction, scope: Scope, *conditions: sa.ColumnElement[bool]) -> list[str]:
-        """Return the ids of the rows in the scope that meet the conditions, the oldest first."""
+        """Return the ids of the rows in the scope that meet the conditions, the oldest first.
+
+        Args:
+            tx: The transaction.
+            scope: The caller.
+            *conditions: The conditions on a row.
+        """
         statement = sa.select(self.table.c.id).where(*in_scope(self.table, scope), *conditions)
         return [row.id for row in tx.all(statement.order_by(self.table.c.seq))]
 
@@ -402,7 +451,12 @@ def known_to(
 
 
 def in_scope(table: sa.Table, scope: Scope) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that a row is in the scope's organization and visible to it."""
+    """Return the conditions that a row is in the scope's organization and visible to it.
+
+    Args:
+        table: A table with the column `organization_id`, or an alias of it.
+        scope: The caller.
+    """
     if scope.subject_id is None:
         visible = []
     else:
@@ -435,10 +489,22 @@ def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
 
 
 def equal(table: sa.Table, *names: str) -> sa.ColumnElement[bool]:
+    """Return the condition that columns equal parameters with the columns' names.
+
+    Args:
+        table: The table.
+        *names: The columns. Several are joined with AND.
+    """
     return sa.and_(*(table.c[name] == sa.bindparam(name) for name in names))
 
 
 def one_of(column: sa.ColumnElement[Any], parameter: str) -> sa.ColumnElement[bool]:
+    """Return the condition that the column has one of a parameter's values.
+
+    Args:
+        column: The column to compare.
+        parameter: The name of the parameter, whose value is a list of any length.
+    """
     return column.op("IN", is_comparison=True)(each(sa.bindparam(parameter, type_=sa.JSON())))
 
 

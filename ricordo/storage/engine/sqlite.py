@@ -66,7 +66,17 @@ class SqliteStore(SqlStore):
             raise
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` and commit. Raises Unavailable if the database's files were moved."""
+        """Run `work` and commit, or roll back all of it if it raises.
+
+        A second after a write, the mark file is written.
+
+        Args:
+            work: The unit of work. Its result is returned.
+
+        Raises:
+            Unavailable: The database's files were moved.
+            DatabaseFailed: The database is full, read-only or damaged.
+        """
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._writers, self._write, work)
         if not self._is_mark_due:

@@ -216,6 +216,11 @@ class _ArrayOf(UserDefinedType[list[Any]]):
         return f"{self.name}[]"
 
     def bind_processor(self, dialect: sa.Dialect) -> Any:
+        """Return the conversion of a column of parameters; None if there is none.
+
+        Args:
+            dialect: The dialect of PostgreSQL.
+        """
         if not isinstance(self.element, sa.JSON | NormalText):
             return None
         element: Any = self.element

@@ -74,6 +74,12 @@ def finish(tx: Transaction, numbers: Iterable[int]) -> None:
 
 
 def delete_used(tx: Transaction, ids: Sequence[str]) -> None:
+    """Delete the running wake-ups of these jobs.
+
+    Args:
+        tx: The transaction.
+        ids: The ids of jobs, not of procrastinate's jobs; without any, nothing happens.
+    """
     if ids:
         tx.run(_DELETE_USED, {"ids": list(ids)})
 
@@ -83,6 +89,11 @@ def delete_idle(tx: Transaction, suspects: set[int]) -> set[int]:
 
     A wake-up is idle if a worker handles it but its job does not run, as after a kill. It may be
     idle only for a moment. So it first becomes a suspect, and is deleted at the next call.
+
+    Args:
+        tx: The transaction.
+        suspects: The result of the previous call: ids of procrastinate's jobs. The first call
+            passes none.
     """
     idle = {row.id for row in tx.all(_IDLE)}
     if lasting := idle & suspects:
