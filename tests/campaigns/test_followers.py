@@ -1,4 +1,4 @@
-"""Syncs of remotes that are killed at random points: afterwards both sides always agree."""
+"""Syncs with remotes are killed at random points. Afterwards both sides always agree."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -124,7 +124,7 @@ async def test_blocks_are_normalized_by_one_version_each_and_keep_their_history(
         *("system", ODD),
         "Bring the text into its normal form",
     )
-    # From now on an edit of one line is one line of difference, and each version keeps its text.
+    # From now on an edit of one line changes one line of the diff, and each version keeps its text.
     texts = await store.read(
         lambda tx: [
             versions.read_text(tx, odd_label.chain_id, one.blob) for one in after if one.blob
