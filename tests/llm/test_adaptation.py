@@ -448,7 +448,7 @@ async def test_a_passing_failure_teaches_nothing_however_often_it_comes(
 
 
 def _first(times: int) -> Callable[[LocalModel, dict[str, Any]], bool]:
-    """Return a rule that refuses the first requests, this number of them."""
+    """Return a rule that refuses this number of requests, and accepts all later ones."""
     left = [True] * times
     return lambda _model, _body: bool(left and left.pop())
 
