@@ -156,12 +156,14 @@ _DELETE_MANY = delete(traces).where(traces.c.seq.in_(_TOO_MANY.limit(TRACES_PRUN
 get = _RUNS.get
 find = _RUNS.find
 get_step = _STEPS.get
+get_step_for_change = _STEPS.get_for_change
 find_step = _STEPS.find
 steps_by_ids = _STEPS.by_ids
 open_run = _RUNS.insert
 insert_step = _STEPS.insert
 insert_trace = _TRACES.insert
-save_metadata = _RUNS.updates("metadata", "step_count")
+# Only the turn that holds the run's lease writes these columns.
+save_metadata = _RUNS.updates("metadata", "step_count", locked=None)
 by_ids = _RUNS.by_ids
 set_feedback = _STEPS.updates("feedback", "tags")
 
@@ -251,7 +253,7 @@ def forget_bodies(tx: Transaction, conversation_id: str) -> None:
 
 def lock(tx: Transaction, run_id: str) -> Run | None:
     """Lock the run until this transaction ends, and return it; None if there is none."""
-    return _RUNS.first(tx, _LOCK, {"run_id": run_id})
+    return _RUNS.first_locked(tx, _LOCK, {"run_id": run_id})
 
 
 def expired(tx: Transaction) -> list[Run]:

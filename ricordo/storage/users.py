@@ -175,6 +175,23 @@ def lock(tx: Transaction, user_id: str) -> None:
     tx.lock(_LOCK, {"id": user_id})
 
 
+def require_for_change(tx: Transaction, scope: Scope, name: str) -> User:
+    """Lock the user with this id or identifier, and return the user. Raises NotFound."""
+    return get_for_change(tx, require(tx, scope, name))
+
+
+def get_for_change(tx: Transaction, user: User) -> User:
+    """Lock the user until this transaction ends, and return the user as stored now.
+
+    Raises NotFound if the user was deleted meanwhile.
+    """
+    lock(tx, user.id)
+    stored = named(tx, user.organization_id, user.id)
+    if stored is None:
+        raise unknown(user.id)
+    return stored
+
+
 def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
     """Return the only user with this e-mail address; None if several have it.
 
@@ -319,7 +336,7 @@ def give_name(tx: Transaction, scope: Scope, identifier: str, person_name: str) 
         NotFound: There is no such user.
         Forbidden: The caller does not see the whole organization.
     """
-    user = require(tx, scope, identifier)
+    user = require_for_change(tx, scope, identifier)
     one_line = " ".join(_UNFIT_IN_NAME.sub(" ", without_hidden_text(person_name)).split())[
         :_LONGEST
     ].strip()

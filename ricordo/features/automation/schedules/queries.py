@@ -104,7 +104,7 @@ def page(tx: Transaction, scope: Scope, page: Page, agent_id: str) -> list[Sched
 
 def lock(tx: Transaction, schedule_id: str) -> ScheduledMessage | None:
     """Lock the schedule until the transaction ends; return None if it was deleted."""
-    return _ROWS.first(tx, _LOCK, {"id": schedule_id})
+    return _ROWS.first_locked(tx, _LOCK, {"id": schedule_id})
 
 
 def count(tx: Transaction, agent_id: str) -> int:

@@ -152,7 +152,7 @@ def upsert_properties(
     tx: Transaction, context: RequestContext, identity_id: str, body: Properties
 ) -> Json:
     """Set these properties of an identity; other properties are kept."""
-    user = _user(tx, context, identity_id)
+    user = users.get_for_change(tx, _user(tx, context, identity_id))
     properties = {field["key"]: field for field in (*user.properties, *_properties(body))}
     if len(properties) > _MOST_PROPERTIES:
         raise Invalid(
@@ -253,6 +253,7 @@ def _changed(tx: Transaction, context: RequestContext, user: User, body: Identit
         "properties": None if body.properties is None else _properties(body.properties),
     }
     changes = {name: field for name, field in changes.items() if field is not None}
+    user = users.get_for_change(tx, user)
     changed = users.change(tx, context.scope, replace(user, **changes))
     _attach(tx, context, changed, body)
     return _response(tx, changed)

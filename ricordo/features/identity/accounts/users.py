@@ -106,7 +106,7 @@ async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> U
     """
 
     def change(tx: Transaction) -> User:
-        before = users.require(tx, context.scope, user)
+        before = users.require_for_change(tx, context.scope, user)
         fields = body.model_dump(include={"name", "identifier", "email"}, exclude_none=True)
         changed = replace(before, **fields)
         if body.disabled is not None and body.disabled != (before.disabled_at is not None):

@@ -289,6 +289,7 @@ def open_session(
     user = user or users.find_or_make(tx, everybody, identifier, is_subject=True)
     if user.disabled_at is not None:
         raise Forbidden("This user is disabled. Ask an administrator.")
+    user = users.get_for_change(tx, user)
     described = replace(
         user, name=_name(claims, user) if is_new else user.name, email=_email(claims) or user.email
     )
