@@ -176,7 +176,12 @@ async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
 
 
 def create_tables(tx: Transaction, tables: Sequence[Any]) -> None:
-    """Create missing tables of plugins; several servers may do so at once."""
+    """Create missing tables of plugins; several servers may do so at once.
+
+    Args:
+        tx: The transaction, which locks out other servers on PostgreSQL.
+        tables: Tables of SQLAlchemy, made with our `metadata`. Existing ones stay as they are.
+    """
     if tx.connection.dialect.name == "postgresql":
         tx.connection.exec_driver_sql(
             "SELECT pg_advisory_xact_lock(hashtext('ricordo: tables of plugins'))"
@@ -185,7 +190,12 @@ def create_tables(tx: Transaction, tables: Sequence[Any]) -> None:
 
 
 def sync_all_tools(tx: Transaction, toolbox: Toolbox) -> None:
-    """Store the current built-in tools for each organization."""
+    """Store the current built-in tools for each organization.
+
+    Args:
+        tx: The transaction.
+        toolbox: The tools of this server.
+    """
     for organization_id in organizations.every_id(tx):
         sync_tools(tx, Scope(organization_id), toolbox)
 
@@ -323,7 +333,11 @@ def create_app(
 
 
 def open_routers(plugins: Plugins) -> list[APIRouter]:
-    """Import the modules of routes, and return all routers in the order of their matching."""
+    """Import the modules of routes, and return all routers in the order of their matching.
+
+    Args:
+        plugins: The loaded plugins. Modules that they name are imported now.
+    """
     offered = [
         load_router(router) if isinstance(router, str) else router for router in plugins.routes()
     ]
@@ -339,6 +353,13 @@ def include_plain(app: FastAPI, router: APIRouter) -> None:
 
     Raises:
         Invalid: One of its routes cannot be guarded.
+
+    Args:
+        app: The app, which gets the routes.
+        router: A router of FastAPI.
+
+    Raises:
+        Invalid: One of its routes is not FastAPI's, so that it cannot be guarded.
     """
     for context in iter_route_contexts(router.routes):
         if not isinstance(context.original_route, APIRoute):

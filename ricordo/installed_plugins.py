@@ -14,6 +14,9 @@ FEATURES = "ricordo.features:FEATURES"
 def read_feature(name: str) -> Any:
     """Return the `Feature` that a package of `ricordo.features` declares.
 
+    Args:
+        name: The name of the package, such as "groups".
+
     Raises:
         Invalid: The package is not installed.
     """
@@ -58,7 +61,15 @@ def read_entries() -> tuple[list[tuple[str, Any]], list[Invalid]]:
 
 
 def load_part(part: Any) -> Any:
-    """Return a plugin's part. Import it if it is a name such as "weather.tools:forecast"."""
+    """Return a part of a plugin, imported if it is given by name.
+
+    Args:
+        part: The part itself, or `module:name`, such as "weather.tools:forecast".
+
+    Raises:
+        ImportError: The module cannot be imported.
+        AttributeError: The module has no such name.
+    """
     if not isinstance(part, str):
         return part
     module, _, name = part.partition(":")

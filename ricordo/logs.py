@@ -56,7 +56,11 @@ REQUEST_RUNS: ContextVar[list[str] | None] = ContextVar("request_runs", default=
 
 
 def note_run(run_id: str) -> None:
-    """Add the run's id to the log line of the current request."""
+    """Add the run's id to the log line of the current request.
+
+    Args:
+        run_id: The run that the request began. Outside a request, nothing is noted.
+    """
     run_ids = REQUEST_RUNS.get()
     if run_ids is not None:
         run_ids.append(run_id)
@@ -92,7 +96,11 @@ def set_up_logs(
 
 
 def describe(error: BaseException) -> str:
-    """Return an error's kind, and its first line if this kind of error quotes no stored text."""
+    """Return an error's kind, and its first line if this kind of error quotes no stored text.
+
+    Args:
+        error: Any error. Of a provider's failure, only its kind and status are shown.
+    """
     kind = type(error).__name__
     if isinstance(error, ModelError):
         kind = error.kind
@@ -108,7 +116,11 @@ class TextFormatter(logging.Formatter):
     """A line for people: time, level, logger, message, then the fields as key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, followed by the traceback if there is one."""
+        """Return the line, followed by the traceback if there is one.
+
+        Args:
+            record: The record. Names in its `extra` become fields, and errors in them their kinds.
+        """
         time = datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
         columns = [time, f"{record.levelname:<7}", record.name, _one_line(_message(record))]
         columns += [f"{key}={_quoted(field)}" for key, field in _fields(record).items()]
@@ -119,7 +131,11 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, fields, traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object as one line."""
+        """Return the object as one line.
+
+        Args:
+            record: The record. A field that has the name of a standard one gets a "_" at its end.
+        """
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),

@@ -31,6 +31,9 @@ def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
 
     Enter it with `async with`. It is meant for work on long texts, which takes a second. Short work
     needs another `kind`, so that it does not wait for long work.
+
+    Args:
+        kind: A name for work that competes. Each event loop has one semaphore of each name.
     """
     gates = _GATES.setdefault(asyncio.get_running_loop(), {})
     return gates.setdefault(kind, asyncio.Semaphore(_WORKS_AT_ONCE))
@@ -39,7 +42,12 @@ def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
 async def offload(work: Callable[[], T], size: int) -> T:
     """Run the work, and return its result.
 
-    Handle an input of at most `SMALL` bytes directly, and a larger one in a thread.
+    An input of at most `SMALL` bytes is handled directly, and a larger one in a thread.
+
+    Args:
+        work: The work, with its input bound to it. In a thread it sees the caller's context
+            variables.
+        size: The bytes of its input.
     """
     if size <= SMALL:
         return work()
@@ -47,7 +55,16 @@ async def offload(work: Callable[[], T], size: int) -> T:
 
 
 async def import_in_thread(module: str) -> Any:
-    """Return a module whose import would take too long at the start or on the event loop."""
+    """Import a module in a thread, and return it.
+
+    It is meant for modules whose import would take too long at the start or on the event loop.
+
+    Args:
+        module: The full name of the module.
+
+    Raises:
+        ImportError: The module cannot be imported.
+    """
     if module not in _IMPORTED:
         _IMPORTED[module] = await asyncio.to_thread(import_module, module)
     return _IMPORTED[module]

@@ -273,6 +273,17 @@ class ArchivalQuery:
     def filter(
         self, archive_ids: tuple[str, ...], zone: tzinfo, subject_id: str | None
     ) -> PassageFilter:
+        """Return the filter that these query parameters select.
+
+        Args:
+            archive_ids: The archives to search; () finds nothing.
+            zone: The time zone of dates that name none.
+            subject_id: The user whose passages are found besides shared ones; NOBODY for shared
+                ones only, None for all.
+
+        Raises:
+            Invalid: A date is malformed.
+        """
         start = end = None
         if self.start_datetime:
             start = parse_date(self.start_datetime, zone, name="start_datetime")

@@ -249,7 +249,14 @@ async def scope_of_user(
 
 
 def require_administrator(request: Request) -> None:
-    """Raise Forbidden unless the caller is an administrator."""
+    """Raise Forbidden unless the caller is an administrator.
+
+    Args:
+        request: The request, after its authentication put the caller's scope into it.
+
+    Raises:
+        Forbidden: The caller's key lacks the scope `admin`.
+    """
     if not request.scope[REQUEST_SCOPE].may(ADMIN):
         raise Forbidden(
             f"This key lacks the scope {ADMIN}. Ask an administrator for a key that has it."
@@ -283,6 +290,12 @@ class Paging:
     ] = None
 
     def page(self, *, default: int = 50, order: Literal["asc", "desc"] = "desc") -> Page:
+        """Return the requested page of a list.
+
+        Args:
+            default: The most items if the request has no `limit`.
+            order: The order if the request names none.
+        """
         if self.ascending is not None:
             order = "asc" if self.ascending else "desc"
         return Page(
@@ -293,6 +306,9 @@ class Paging:
         """Return the page; `before` selects older and `after` newer objects, in both orders.
 
         With `after`, the page has the oldest of the selected objects, otherwise the newest.
+
+        Args:
+            default: The most objects if the request has no `limit`.
         """
         page = self.page(default=default)
         if page.order == "desc":
@@ -304,18 +320,36 @@ Paged = Annotated[Paging, Depends()]
 
 
 def with_outcome(response: Response, submitted: SubmissionOutcome) -> Response:
-    """Put the proposal's id into the header `x-proposal-id`, if the edit became a proposal."""
+    """Put the proposal's id into the header `x-proposal-id`, if the edit became a proposal.
+
+    Args:
+        response: The answer, which gets the header.
+        submitted: The outcome of the edit.
+
+    Returns:
+        The same response.
+    """
     if submitted.proposal:
         response.headers["x-proposal-id"] = submitted.proposal.id
     return response
 
 
 def note(message: str) -> Json:
+    """Return a sentence as the answer of a request.
+
+    Args:
+        message: The sentence for the caller.
+    """
     return NoteResponse.of(None, message=message)
 
 
 def agent_json(context: CallContext, state: AgentState) -> Json:
-    """Return an agent, even if its model's provider is no longer configured."""
+    """Return an agent, even if its model's provider is no longer configured.
+
+    Args:
+        context: The caller's context.
+        state: The complete agent, with the parts that answers show.
+    """
     try:
         info = (
             context.runtime.organization_providers.known(context.scope.organization_id)
@@ -345,4 +379,14 @@ def embedding_of(context: CallContext, handle: str | None) -> EmbeddingInfo | No
 
 
 def whole_agent(tx: Transaction, context: CallContext, agent_id: str) -> Json:
+    """Return an agent with everything that answers show.
+
+    Args:
+        tx: The transaction, or a read.
+        context: The caller's context.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: The caller has no such agent.
+    """
     return agent_json(context, lifecycle.whole_agent(tx, context.runtime, context.scope, agent_id))

@@ -99,9 +99,13 @@ class ConversationFields(IsolationFields):
     hidden: bool | None = None
 
     def changes(self, now: int) -> dict[str, Any]:
-        """Return the columns that are sent; `now` is in microseconds UTC.
+        """Return the sent fields as columns of a conversation.
 
-        Raises Invalid, Unsupported.
+        Args:
+            now: The time in microseconds UTC; an archived conversation gets it.
+
+        Raises:
+            Unsupported: The request asks for separate blocks of a conversation.
         """
         self.refuse_unsupported()
         names = self.model_fields_set
@@ -142,6 +146,15 @@ class ConversationUpdate(ConversationFields):
     last_message_at: str | None = None
 
     def changes(self, now: int) -> dict[str, Any]:
+        """Return the sent fields as columns, with the time of the last message.
+
+        Args:
+            now: The time in microseconds UTC; an archived conversation gets it.
+
+        Raises:
+            Unsupported: The request asks for separate blocks of a conversation.
+            Invalid: The time is malformed, or could not be shown in every time zone.
+        """
         last = self.last_message_at
         columns = super().changes(now)
         if "last_message_at" in self.model_fields_set:
@@ -196,6 +209,11 @@ class ConversationQuery:
         return Page(self.limit, self.before, self.after, self.order)
 
     def filter(self, scope: Scope) -> ConversationFilter:
+        """Return the filter that these query parameters select.
+
+        Args:
+            scope: The caller, already narrowed to the user in `user_id`, if the request names one.
+        """
         if self.archived is None:
             is_archived = _IS_ARCHIVED[self.archive_status]
         else:

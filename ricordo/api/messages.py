@@ -225,7 +225,14 @@ def by_time(
 
 
 def outcome_json(outcome: Mapping[str, bool]) -> dict[str, str]:
-    """Return the result of each cancelled run; raises Conflict without active runs."""
+    """Return the result of each cancelled run.
+
+    Args:
+        outcome: True for each run id whose run was cancelled.
+
+    Raises:
+        Conflict: There was no active run.
+    """
     if not outcome:
         raise Conflict("No active runs to cancel.")
     return {run_id: "cancelled" if success else "failed" for run_id, success in outcome.items()}
@@ -336,11 +343,20 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
 
 
 def run_view(run: Run) -> MessageFormat:
-    """Return the message format that the run's request chose. It also shows incoming events."""
+    """Return the message format that the run's request chose. It also shows incoming events.
+
+    Args:
+        run: The run, with the stored format of its request.
+    """
     return replace(MessageFormat.from_json(run.request_config), shows_events=True)
 
 
 def types_of(names: Sequence[str] | None) -> frozenset[str] | None:
+    """Return the selected types of messages as a set.
+
+    Args:
+        names: The types in the query, such as "user_message"; None selects all.
+    """
     if names is None:
         return None
     return frozenset(names)
@@ -364,6 +380,12 @@ def turn_response(turn: Answer, body: SendRequest) -> Response:
 
 
 def turn_json(turn: Answer, view: MessageFormat) -> Json:
+    """Return an ended turn as the JSON of an answer.
+
+    Args:
+        turn: The turn, which has not failed.
+        view: The format of its messages.
+    """
     names = ("content", "refusal")
     tokens = {name: turn.logprobs.get(name) for name in names} if turn.logprobs else None
     return {
@@ -420,6 +442,14 @@ async def stream_turn(
 
 
 def new_message(message: MessageRequest) -> NewMessage:
+    """Return a message of the request as the turn's input.
+
+    Args:
+        message: The message in the request.
+
+    Raises:
+        Invalid: A picture has neither data nor an address, or its data is not base64.
+    """
     content = message.content
     return NewMessage(
         message.role,
@@ -435,6 +465,9 @@ def keeps_some(view: MessageFormat) -> Callable[[Message], bool]:
     """Return a function that tests whether this view shows any piece of a message.
 
     Without this test, a page of messages with no shown pieces would look like the last page.
+
+    Args:
+        view: The format of the messages.
     """
     return lambda message: bool(message_responses(message, view))
 

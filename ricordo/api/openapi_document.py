@@ -19,8 +19,8 @@ from contextlib import suppress
 _log = logging.getLogger(__name__)
 # On macOS a fork of a process with threads may fail in the system's own libraries.
 MAY_FORK = hasattr(os, "fork") and sys.platform != "darwin"
-# The time limit of the child. If another thread held a lock at the fork, the child waits for ever.
-# A busy machine may need long too.
+# Seconds that the child may take. If another thread held a lock at the fork, the child waits for
+# ever. On a busy machine, a sound child may need long too.
 _PATIENCE = 300.0
 _CHUNK = 1 << 20
 _MOST_FILES = 1 << 16
@@ -50,7 +50,11 @@ class OpenApiDocument:
 
 
 def make_in_child(make: Callable[[], bytes]) -> bytes:
-    """Return the result of `make` in a child process, or in this process if forking fails."""
+    """Return the result of `make` in a child process, or in this process if forking fails.
+
+    Args:
+        make: Builds the document. It runs in the child, and again here if the child fails.
+    """
     reason = "this system cannot fork safely"
     if MAY_FORK:
         try:

@@ -50,7 +50,17 @@ class _SearchRequest(RequestModel):
     )
 
     def span(self, zone: tzinfo) -> tuple[int | None, int | None]:
-        """Return the first and the last timestamp in microseconds UTC, if given. Raises Invalid."""
+        """Return the first and the last timestamp that the request selects.
+
+        Args:
+            zone: The time zone of dates that name none.
+
+        Returns:
+            Both in microseconds UTC. Each is None if the request has no such date.
+
+        Raises:
+            Invalid: A date is malformed.
+        """
         if self.start_date:
             start = parse_date(self.start_date, zone, name="start_date")
         else:
@@ -167,7 +177,12 @@ class StoredMessageHitResponse(RelevanceResponse):
 
     @classmethod
     def of(cls, hit: Any, /, **_fields: Any) -> Json:
-        """Return the message with its ranks."""
+        """Return the message with its ranks.
+
+        Args:
+            hit: The hit (a `FoundMessage`).
+            **_fields: Ignored; all fields come from the hit.
+        """
         message = StoredMessageResponse.of(hit.message)
         shared = _has_no_user(hit.message.user_id)
         text = searchable_text(hit.message)

@@ -105,7 +105,16 @@ async def read_sent(
 ) -> PutBlockRequest:
     """Return the sent block, in any format.
 
-    Raises Unsupported, and Invalid with the wrong lines.
+    Args:
+        context: The caller's context.
+        request: The request. Its content type names the format.
+        user_id: The id or name of the user. The user may not exist yet.
+        label: The label in the path, which the text may not contradict.
+        message: The reason of the change; only for formats that have no field for it.
+
+    Raises:
+        Unsupported: No plugin offers this format.
+        Invalid: The text is not UTF-8, or breaks the rules of its format; the error has the lines.
     """
     content_type = request.headers.get("content-type", "application/json")
     media_type = content_type.partition(";")[0].strip().lower()
@@ -355,6 +364,12 @@ def delete(
 
 
 def waiting_for(tx: Transaction, block: Block | None) -> int:
+    """Return the number of the block's waiting proposals.
+
+    Args:
+        tx: The transaction, or a read.
+        block: The block; None if it does not exist (then 0).
+    """
     if block:
         return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0)
     return 0
@@ -423,7 +438,13 @@ async def _collision(
 async def show_as(context: RequestContext, block: Block, format: str) -> tuple[str, str]:
     """Return the block in this format, and its media type.
 
-    Raises Unsupported if no plugin offers the format.
+    Args:
+        context: The caller's context.
+        block: The block.
+        format: The name of a format, such as "markdown".
+
+    Raises:
+        Unsupported: No plugin offers the format.
     """
     for block_format in context.runtime.plugins.block_formats():
         if block_format.name == format:

@@ -21,6 +21,7 @@ from ricordo.search.rebuild import REEMBED, REINDEX, reembed, reindex
 from ricordo.search.write_buffer import FLUSH
 from ricordo.storage import runs
 
+# Seconds between two jobs that sweep the index, and between two that prune streams.
 SWEPT_EVERY = 600.0
 IndexWork = Callable[[Indexer, Job, Report], Awaitable[None]]
 
@@ -28,7 +29,12 @@ IndexWork = Callable[[Indexer, Job, Report], Awaitable[None]]
 async def postponed(runtime: Runtime, job: Job) -> bool:
     """Postpone a job to the next day if its budget of tokens is nearly spent.
 
-    Returns True if it was postponed.
+    Args:
+        runtime: The server's parts.
+        job: A job of the search index. Its payload names the partition's owner.
+
+    Returns:
+        True if it was postponed. False also if no provider embeds the owner's texts.
     """
     owner_id = job.payload["owner_id"]
     home = await runtime.store.read(lambda tx: partitions.owner_of(tx, owner_id))
@@ -40,7 +46,12 @@ async def postponed(runtime: Runtime, job: Job) -> bool:
 
 @asynccontextmanager
 async def expenses_noted(runtime: Runtime, job: Job) -> AsyncIterator[None]:
-    """Record the embeddings made inside the `with` block in the ledger, even after an error."""
+    """Record the embeddings made inside the `with` block in the ledger, even after an error.
+
+    Args:
+        runtime: The server's parts.
+        job: The job that pays: its organization, its user, and the agent in its payload.
+    """
     with metered() as tokens:
         try:
             yield
@@ -77,6 +88,13 @@ def _indexing(kind: str, work: IndexWork, every_seconds: float | None = None) ->
 
 
 async def prune_streams(runtime: Runtime, _job: Job, _report: Report) -> None:
+    """Delete stored streams of runs that ended longer ago than the setting allows.
+
+    Args:
+        runtime: The server's parts; `stream_hours` is the age.
+        _job: The periodic job.
+        _report: Ignored: no progress is shown.
+    """
     before = runtime.store.clock.now() - round(runtime.settings.stream_hours * 3600 * SECOND)
     while await runtime.store.write(lambda tx: runs.prune_events(tx, before)):
         pass

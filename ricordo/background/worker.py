@@ -25,9 +25,11 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.future_times import mend_future_times
 
 log = logging.getLogger(__name__)
-# A job of an unknown kind may be meant for a newer server, and waits for one for this long.
+# A job of an unknown kind may be meant for a newer server. It waits for one for this long, and is
+# claimed at this interval.
 _UNKNOWN_WAITS = 24 * 3600 * SECOND
 _UNKNOWN_AGAIN = 60 * SECOND
+# Seconds that a stop waits for claims, and then for jobs.
 _STOP_LIMIT = 10.0
 # Seconds before each attempt to save how a job ended.
 _SAVE_DELAYS = (0.0, 0.1, 1.0, 3.0)
@@ -67,6 +69,13 @@ class _RunningJob:
     is_lost: bool = False
 
     async def run(self, handler: JobHandler, runtime: Runtime) -> None:
+        """Run the handler, and remember the progress that it reports.
+
+        Args:
+            handler: The handler of this kind of job.
+            runtime: The server's parts, for the handler.
+        """
+
         def report(count: int, total: int) -> None:
             self.progress = {"done": count, "total": total}
 
@@ -148,7 +157,11 @@ class Worker:
                 )
 
     async def run_one(self, id: str) -> None:
-        """Claim this job and run it to its end, if it can be claimed."""
+        """Claim this job and run it to its end, if it can be claimed.
+
+        Args:
+            id: The id of a job. If it ran already, or another server has it, nothing is done.
+        """
         if self._stopped.is_set():
             return
         # If the caller is cancelled, both tasks continue, since only this worker decides when a job
@@ -362,7 +375,11 @@ def _leave_unknown(tx: Transaction, job: Job) -> bool:
 def by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
     """Return the handlers of a server by kind.
 
-    Raises Invalid for two handlers of one kind, and for a handler with too short an interval.
+    Args:
+        handlers: The handlers of the server and of its plugins.
+
+    Raises:
+        Invalid: A kind has two handlers, or would run more than once a second.
     """
     handlers_by_kind: dict[str, JobHandler] = {}
     for handler in handlers:
@@ -381,7 +398,14 @@ def by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Return the error for the job's row: its type, and its message without secrets."""
+    """Return the error for the job's row: its type, and its message without secrets.
+
+    Args:
+        error: The error of a handler. If it is not ours, its message is redacted strictly.
+
+    Returns:
+        `type` and `message`, of at most 400 characters.
+    """
     message = " ".join(str(error).split())
     if not isinstance(error, RicordoError):
         message = redact(message, is_strict=True).text
@@ -392,6 +416,9 @@ def retry_after(attempt: int) -> int:
     """Return the microseconds to wait after this attempt.
 
     The wait is 2, 8, 32 … seconds, at most ten minutes, plus a random part of up to a fifth.
+
+    Args:
+        attempt: The number of the attempt that failed, from 1.
     """
     return round(BACKOFF.seconds(attempt) * SECOND)
 
@@ -419,10 +446,20 @@ class Schedule:
         self._last: dict[str, int] = {}
 
     def due(self, now: int) -> list[Job]:
+        """Return the jobs of the periods that have begun and are not added yet.
+
+        Args:
+            now: The time in microseconds UTC.
+        """
         slots = {kind: now // period for kind, period in self._periods.items()}
         return [_job(kind, slot) for kind, slot in slots.items() if self._last.get(kind) != slot]
 
     def added(self, periodic_jobs: Iterable[Job]) -> None:
+        """Remember that these jobs were added.
+
+        Args:
+            periodic_jobs: Jobs that `due` returned.
+        """
         self._last |= {job.kind: job.payload["slot"] for job in periodic_jobs}
 
 

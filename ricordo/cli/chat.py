@@ -127,6 +127,10 @@ def _choose(client: Client, name_or_id: str | None, model: str | None) -> Json:
 def find_agent(client: Client, name_or_id: str) -> Json:
     """Return the agent with this id, else the oldest with this name.
 
+    Args:
+        client: The client of a server.
+        name_or_id: A name or an id. A name may begin like an id.
+
     Raises:
         NotFound: There is no such agent.
     """
@@ -147,6 +151,10 @@ def better_model(client: Client, agent: Json) -> str | None:
     """Return the default model, if the agent uses the librarian and a model is configured.
 
     Otherwise return None.
+
+    Args:
+        client: The client of a server.
+        agent: The agent, as the server answers it.
     """
     default = client.default_model() if agent["model"] == LIBRARIAN else None
     return default if default != LIBRARIAN else None

@@ -54,7 +54,8 @@ class Client:
     def version(self) -> str | None:
         """Return the server's version; None if no server answers.
 
-        Raises Invalid if something other than Ricordo answers.
+        Raises:
+            Invalid: Something other than Ricordo answers, or the address cannot be called.
         """
         try:
             response = self._http.get("/v1/health/", timeout=2)
@@ -70,7 +71,14 @@ class Client:
         return str(health.get("version"))
 
     def agents(self, name: str | None = None) -> list[Json]:
-        """Return all agents, or those with this name, oldest first."""
+        """Return all agents, or those with this name, oldest first.
+
+        Args:
+            name: The exact name; None for all agents. Several agents may have one name.
+
+        Raises:
+            RicordoError: The server refused the request, or does not answer.
+        """
         agents: list[Json] = []
         query: Json = {"limit": 100, "order": "asc"}
         if name is not None:
@@ -81,10 +89,28 @@ class Client:
         return agents
 
     def agent(self, agent_id: str) -> Json:
+        """Return one agent, as the server answers it.
+
+        Args:
+            agent_id: The agent.
+
+        Raises:
+            RicordoError: The server refused the request, or does not answer.
+        """
         agent: Json = self.ask("GET", f"/v1/agents/{agent_id}")
         return agent
 
     def create_agent(self, name: str, blocks: Mapping[str, str], model: str | None = None) -> Json:
+        """Create an agent, and return it as the server answers it.
+
+        Args:
+            name: The name of the agent, which other agents may have too.
+            blocks: The initial values of its blocks, by label.
+            model: The handle of its model; None for the server's default.
+
+        Raises:
+            RicordoError: The server refused the request, or does not answer.
+        """
         body: Json = {
             "name": name,
             "memory_blocks": [{"label": label, "value": blocks[label]} for label in blocks],
@@ -106,6 +132,15 @@ class Client:
         )
 
     def change_model(self, agent_id: str, handle: str) -> Json:
+        """Give the agent another model, and return the agent.
+
+        Args:
+            agent_id: The agent.
+            handle: The handle of the model, such as "openai/gpt-4.1".
+
+        Raises:
+            RicordoError: The server refused the request, or does not answer.
+        """
         changed: Json = self.ask("PATCH", f"/v1/agents/{agent_id}", body={"model": handle})
         return changed
 
@@ -113,6 +148,14 @@ class Client:
         """Send a message and yield the events of the answer, token by token.
 
         Leaving early does not stop the agent.
+
+        Args:
+            agent_id: The agent. The message goes to its default conversation.
+            text: The text of the message, from the user.
+
+        Raises:
+            RicordoError: The server refused the request.
+            Unavailable: The connection broke, or the answer ended too early.
         """
         body = {"messages": [{"role": "user", "content": text}], "stream_tokens": True}
         try:
@@ -263,9 +306,10 @@ def require_database(settings: Settings, consequence: str) -> None:
 
 
 def set_up_quiet_logs(settings: Settings) -> None:
-    """Log only errors, unless the settings name another level.
+    """Log only errors, so that a command's output is not disturbed.
 
-    A command's output is then not disturbed.
+    Args:
+        settings: The settings. Their log level is used if it is another one than "info".
     """
     set_up_logs(
         "error" if settings.log_level == "info" else settings.log_level, settings.log_format
@@ -273,6 +317,11 @@ def set_up_quiet_logs(settings: Settings) -> None:
 
 
 def refusal(response: httpx2.Response) -> RicordoError:
+    """Return the error for a refused request, with the server's sentence.
+
+    Args:
+        response: The whole answer. Its status decides the class of the error.
+    """
     status = response.status_code
     answer = _object(response)
     if status == 401:

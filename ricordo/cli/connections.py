@@ -82,6 +82,15 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header, and pass it on.
+
+        Args:
+            name: Its name, as sent.
+            value: Its value, as sent.
+
+        Raises:
+            ValueError: There are too many headers, or too many bytes of them. It stops the parser.
+        """
         self._headers += 1
         self._count(len(name) + len(value))
         super().on_header(name, value)
@@ -99,6 +108,11 @@ class BoundedConnection(HttpToolsProtocol):
         self._enter(_Phase.BODY)
 
     def on_body(self, body: bytes) -> None:
+        """Count a piece of a request's body, and pass it on.
+
+        Args:
+            body: The bytes, at most one read of the socket.
+        """
         self._unparsed = 0
         self._received += len(body)
         super().on_body(body)
@@ -111,7 +125,11 @@ class BoundedConnection(HttpToolsProtocol):
         self._refuse(*(self._refusal or (400, msg)))
 
     def sweep(self, now: float) -> None:
-        """End the connection if its client is too slow."""
+        """End the connection if its client is too slow.
+
+        Args:
+            now: The time of the monotonic clock, in seconds.
+        """
         is_busy = self.cycle is not None and not self.cycle.response_complete
         is_head = self._phase is _Phase.HEAD
         if self.flow.read_paused or (is_busy and (is_head or self.cycle.waiting_for_100_continue)):

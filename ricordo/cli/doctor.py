@@ -122,7 +122,11 @@ def examine() -> Iterator[DoctorFinding]:
 
 
 def show(findings: Iterator[DoctorFinding]) -> bool:
-    """Print the findings as they come; return True if there is no problem."""
+    """Print the findings as they come; return True if there is no problem.
+
+    Args:
+        findings: The findings, which are printed while they are made.
+    """
     faults = warnings = 0
     for finding in findings:
         mark = typer.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
@@ -456,7 +460,10 @@ def _size(count: float) -> str:
 def repair_database() -> bool:
     """Repair every conversation; return True if all are now sound.
 
-    Raises NotFound and Unavailable, and Conflict if a server runs.
+    Raises:
+        NotFound: There is no database.
+        Conflict: On SQLite, a server has the database open.
+        Unavailable: The database cannot be used.
     """
     settings, _ = load_settings()
     require_database(settings, "nothing to repair")
@@ -482,7 +489,12 @@ def repair_database() -> bool:
 
 
 def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
-    """Return the number of conversations and the damaged ones; change nothing."""
+    """Return the number of conversations and the damaged ones; change nothing.
+
+    Args:
+        tx: The transaction, or a read.
+        is_alone: No server uses the database, so no open run is alive.
+    """
     damaged = [Repair(agent_id, (LOST,)) for agent_id in damage.agents_without_conversation(tx)]
     count = 0
     after = 0
@@ -499,7 +511,12 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
 async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]]:
     """Repair every conversation, each in a separate transaction.
 
-    Returns the number of conversations, and those that were damaged.
+    Args:
+        store: The database.
+        is_alone: No server uses the database, so no open run is alive.
+
+    Returns:
+        The number of conversations, and those that were damaged.
     """
     count, damaged = await store.read(lambda tx: examine_all(tx, is_alone=is_alone))
     repairs: list[Repair] = []

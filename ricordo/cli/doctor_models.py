@@ -78,6 +78,11 @@ class ModelReport:
         return f"{CAN}, but {', '.join(self.weak)}" if self.weak else CAN
 
     def line(self, width: int) -> str:
+        """Return the model's line of the table.
+
+        Args:
+            width: The characters of the first column.
+        """
         answers, calls, streams = (
             "yes" if is_able else "no" for is_able in (self.answers, self.calls, self.streams)
         )
@@ -135,7 +140,12 @@ async def examine_model(
 ) -> ModelReport:
     """Give a model all tasks, with one profile after the other, until a profile fits.
 
-    Nothing is raised. `limit` is the time limit of one task, in seconds.
+    Nothing is raised: the report has the model's error.
+
+    Args:
+        runtime: A runtime with a temporary database, in which the agents of the tasks stay.
+        model: The model.
+        limit: The time limit of one task, in seconds.
     """
     report = ModelReport(model.info.handle)
     began = time.monotonic()
@@ -247,6 +257,17 @@ def _lessons(model: ChatModel) -> list[str]:
 def open_trial(
     settings: Settings, providers: ProviderSettings, folder: Path
 ) -> AbstractAsyncContextManager[Runtime]:
+    """Open a runtime with an empty database, for tests of models.
+
+    Args:
+        settings: The settings of the installation. The trial uses them without its database and its
+            embedding model.
+        providers: The keys and addresses of model providers.
+        folder: The data folder of the trial, which the caller deletes.
+
+    Raises:
+        Invalid: A setting or a plugin cannot be used.
+    """
     trial = settings.model_copy(
         update={"data_dir": folder, "database_url": None, "embedding": "none"}
     )
@@ -258,7 +279,16 @@ async def examine_models(
 ) -> bool:
     """Try the configured models, or one by its handle, and print the table.
 
-    Returns True if all can run an agent.
+    Args:
+        handle: The handle of one model; None for the default model and some of each provider.
+        say: Gets each line of the table.
+
+    Returns:
+        True if all can run an agent.
+
+    Raises:
+        NotFound: There is no such model.
+        Invalid: A setting or a plugin cannot be used.
     """
     settings, providers = load_settings()
     models = open_models(settings, providers, load_plugins(FEATURES))

@@ -47,23 +47,51 @@ class Screen:
         return line.rstrip("\r\n") if line else None
 
     def confirm(self, question: str) -> bool:
+        """Return False and complain, since a pipe cannot be asked.
+
+        Args:
+            question: The question, without the choices.
+        """
         self.complain(f"{question} This cannot be asked here, so nothing was done.")
         return False
 
     def say(self, text: str) -> None:
+        """Print a piece of an answer, without a line break.
+
+        Args:
+            text: The next characters of the answer. Control characters are removed.
+        """
         sys.stdout.write(printable(text))
         sys.stdout.flush()
 
     def think(self, text: str) -> None:
-        """Print reasoning."""
+        """Ignore reasoning.
+
+        Args:
+            text: The next characters. Only a terminal shows them.
+        """
 
     def quietly(self, text: str) -> None:
-        """Print a secondary line."""
+        """Ignore a secondary line.
+
+        Args:
+            text: One line of text, such as a tool call. Only a terminal shows it.
+        """
 
     def tell(self, text: str) -> None:
+        """Print a line about the chat.
+
+        Args:
+            text: The line. Control characters are removed.
+        """
         typer.echo(printable(text))
 
     def complain(self, text: str) -> None:
+        """Print a problem.
+
+        Args:
+            text: The sentence. Control characters are removed.
+        """
         typer.echo(printable(text), err=True)
 
     def end_line(self) -> None:
@@ -94,7 +122,11 @@ class Terminal(Screen):
             return None
 
     def confirm(self, question: str) -> bool:
-        """Return True if the user answers yes."""
+        """Return True if the user answers yes.
+
+        Args:
+            question: The question, without the choices, which are added.
+        """
         try:
             return self._read(f"{question} [y/N] ").strip().lower() in ("y", "yes")
         except (EOFError, KeyboardInterrupt):
@@ -108,6 +140,11 @@ class Terminal(Screen):
         self._write(text, "dim italic")
 
     def quietly(self, text: str) -> None:
+        """Print a secondary line in a dim style, cut to the terminal's width.
+
+        Args:
+            text: One line of text, such as a tool call.
+        """
         self._console.print(printable(text), style="dim", no_wrap=True, overflow="ellipsis")
 
     def tell(self, text: str) -> None:
@@ -132,7 +169,11 @@ class AnswerPrinter:
         self._is_failed = False
 
     def show(self, events: Iterable[Json]) -> bool:
-        """Show every event; return True if the turn succeeded."""
+        """Show every event; return True if the turn succeeded.
+
+        Args:
+            events: The events of one turn, as the server streams them.
+        """
         try:
             for event in events:
                 self._show(event)
@@ -273,6 +314,9 @@ def as_typed(text: str) -> str:
     """Return the text; each `ricordo …` in it becomes a command that works in this shell.
 
     The program may not be on the PATH.
+
+    Args:
+        text: A text for people, with commands between backquotes.
     """
     script = Path(sys.executable).with_name("ricordo.exe" if os.name == "nt" else "ricordo")
     on_path = shutil.which("ricordo")
@@ -287,12 +331,22 @@ def as_typed(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Remove control characters, which could affect the terminal."""
+    """Remove control characters, which could affect the terminal.
+
+    Args:
+        text: Any text. Its line breaks and tabs stay.
+    """
     return "".join(
         character for character in text if character in "\n\t" or character.isprintable()
     )
 
 
 def shortened(text: str, width: int = _WIDEST_FIELD) -> str:
+    """Return the text as one line, cut to a width.
+
+    Args:
+        text: The text. Line breaks and repeated spaces become one space.
+        width: The most characters, with the "…" of a cut line.
+    """
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

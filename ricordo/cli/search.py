@@ -26,7 +26,13 @@ _JOBS_AT_ONCE = 100
 def reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
     """Rebuild these partitions, or all; return True if all were rebuilt.
 
-    Raises NotFound, and Conflict if a server has the file open.
+    Args:
+        partitions: Ids of agents and archives; empty for all.
+        vectors_only: Compute the vectors again, and leave the index of words as it is.
+
+    Raises:
+        NotFound: There is no database, no such partition, or no embedding model for vectors.
+        Conflict: On SQLite, a server has the database open.
     """
     return asyncio.run(_reindex(partitions, vectors_only=vectors_only))
 
@@ -90,7 +96,12 @@ class _IndexWatch:
         self._reported_ids: set[str] = set()
 
     async def build(self, partitions: Sequence[tuple[str, str]], *, vectors_only: bool) -> bool:
-        """Rebuild these partitions; return True if all were rebuilt."""
+        """Rebuild these partitions; return True if all were rebuilt.
+
+        Args:
+            partitions: Pairs of an owner's id and its organization's id. Each gets one job.
+            vectors_only: Compute the vectors again, and leave the index of words as it is.
+        """
 
         def add_jobs(tx: Transaction) -> list[Job]:
             return [

@@ -94,7 +94,15 @@ def serve(
 def background_server(settings: Settings, providers: ProviderSettings) -> Iterator[str]:
     """Run a server in a thread on a free port, and yield its address.
 
-    If the server cannot start, its error is raised.
+    The server is stopped when the block ends.
+
+    Args:
+        settings: The settings; the server has another host and port.
+        providers: The keys and addresses of model providers.
+
+    Raises:
+        Conflict: Another program has the database open.
+        RicordoError: The server cannot start for another reason.
     """
     set_up_quiet_logs(settings)
     is_settled = threading.Event()
@@ -168,16 +176,30 @@ class Server(uvicorn.Server):
         self._announce = announce
 
     async def live(self, sockets: Sequence[socket.socket]) -> None:
+        """Open the app, serve until the server is stopped, and close the app.
+
+        Args:
+            sockets: The listening sockets.
+        """
         async with self._app.router.lifespan_context(self._app):
             await self.serve(list(sockets))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to answer, then announce the server.
+
+        Args:
+            sockets: The listening sockets; None lets uvicorn open them.
+        """
         await super().startup(sockets)
         if self._announce:
             await self._announce(self._app.state.runtime)
 
     async def on_tick(self, counter: int) -> bool:
-        """End the connections of clients that are too slow, once a second."""
+        """End the connections of clients that are too slow, once a second.
+
+        Args:
+            counter: The number of the tick; there are ten a second.
+        """
         if counter % 10 == 0:
             now = time.monotonic()
             for connection in list(self.server_state.connections):
@@ -188,6 +210,9 @@ class Server(uvicorn.Server):
         """Refuse new turns, let running ones finish, then close all connections.
 
         Turns have the grace period of the settings.
+
+        Args:
+            sockets: The listening sockets, which are closed after the turns have ended.
         """
         # The app finishes turns too, but only after the streams are closed, and streams last as
         # long as their turns.
@@ -195,7 +220,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End the server on Ctrl-C and SIGTERM with success; uvicorn would raise them again."""
+        """End the server on Ctrl-C and SIGTERM with success; uvicorn would raise them again.
+
+        Args:
+            sig: The number of the signal.
+            frame: The frame that it interrupted, for uvicorn.
+        """
         super().handle_exit(sig, frame)
         self._captured_signals.clear()
 

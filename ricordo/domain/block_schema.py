@@ -94,6 +94,9 @@ class SchemaField:
         """Return the fault of a field value as the end of a sentence; None if it fits.
 
         The sentence begins with the field's name.
+
+        Args:
+            value: The value. None fits every kind that has no empty value.
         """
         if value is None and self.kind not in WORDED:
             return None
@@ -112,6 +115,11 @@ class SchemaField:
         return None
 
     def lacks(self, value: FieldValue) -> bool:
+        """Return True if the field is required and this value is empty or blank.
+
+        Args:
+            value: The value of the field in a block.
+        """
         is_blank = value is None or value == () or (isinstance(value, str) and not value.strip())
         return self.required and is_blank
 
@@ -180,18 +188,34 @@ class BlockSchema:
 
 
 def described(schema: BlockSchema, description: str) -> str:
-    """Return a block's description with its fields, for agents that fill them in."""
+    """Return a block's description with its fields, for agents that fill them in.
+
+    Args:
+        schema: The schema of the block.
+        description: The block's description, which comes first; "" for none.
+    """
     fields = "\n".join(f"- {field.summary}" for field in schema.fields)
     return f"{description}\nIts fields, each below its heading:\n{fields}".strip()
 
 
 def heading_key(heading: str) -> str:
-    """Return a heading or name in lower case, without underscores and extra spaces."""
+    """Return a heading or name in lower case, without underscores and extra spaces.
+
+    Args:
+        heading: The heading, without its "##", or the name of a field.
+    """
     return " ".join(heading.replace("_", " ").split()).casefold()
 
 
 def same_headings(fields: Sequence[SchemaField]) -> list[tuple[SchemaField, str]]:
-    """Return the fields whose heading equals that of an earlier field, each with a sentence."""
+    """Return the fields whose heading equals that of an earlier field, each with a sentence.
+
+    Args:
+        fields: The fields of one schema, in order. Title and name of a field are both headings.
+
+    Returns:
+        Each such field with a sentence for the author of the schema.
+    """
     names_by_heading: dict[str, str] = {}
     faults: list[tuple[SchemaField, str]] = []
     for field in fields:

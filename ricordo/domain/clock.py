@@ -32,9 +32,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock, made monotonic within one process.
 
-    It stands still instead of going back, so the order of times is the order of writing. If the
-    machine's clock is set back by more than a minute, the earlier time was wrong, so the new time
-    is used at once. Otherwise this clock would stand still until the difference has passed.
+    Each call returns a later time, so the order of times is the order of writing. While the
+    machine's clock is behind, each call adds one microsecond. If the machine's clock is set back by
+    more than a minute, the earlier time was wrong, so the new time is used at once.
     """
 
     def __init__(self) -> None:
@@ -52,12 +52,21 @@ class SystemClock:
 
 
 def to_datetime(micros: int) -> datetime:
-    """Return the time as an aware datetime in UTC, exact to the microsecond."""
+    """Return the time as an aware datetime in UTC, exact to the microsecond.
+
+    Args:
+        micros: The time in microseconds since 1970, UTC.
+    """
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def to_micros(time: datetime, zone: tzinfo = UTC) -> int:
-    """Return the microseconds since 1970; a naive datetime is read in `zone`."""
+    """Return the microseconds since 1970, UTC.
+
+    Args:
+        time: The time, exact to the microsecond.
+        zone: The time zone of a naive `time`; without effect for an aware one.
+    """
     if time.tzinfo:
         aware = time
     else:
@@ -67,7 +76,14 @@ def to_micros(time: datetime, zone: tzinfo = UTC) -> int:
 
 @lru_cache(maxsize=1024)
 def zone(name: str) -> tzinfo:
-    """Return the time zone with this IANA name. Raises Invalid if there is none."""
+    """Return the time zone with this IANA name.
+
+    Args:
+        name: The name, such as "Europe/Rome" or "UTC".
+
+    Raises:
+        Invalid: There is no such zone on this machine.
+    """
     if name == "UTC":
         return UTC
     try:
@@ -130,7 +146,11 @@ def parse_timestamp(text: str, zone: tzinfo, *, name: str = "created_at") -> int
 
 
 def day_of(micros: int) -> int:
-    """Return the start of the day in UTC."""
+    """Return the start of the day in UTC.
+
+    Args:
+        micros: The time in microseconds since 1970, UTC, like the result.
+    """
     return micros - micros % DAY
 
 
@@ -171,7 +191,11 @@ def stamp(micros: int) -> str: ...
 @overload
 def stamp(micros: None) -> None: ...
 def stamp(micros: int | None) -> str | None:
-    """Return a timestamp as objects carry it: `2026-11-21T20:33:15.123456Z`."""
+    """Return a timestamp as objects carry it: `2026-11-21T20:33:15.123456Z`.
+
+    Args:
+        micros: The time in microseconds since 1970, UTC; None returns None.
+    """
     if micros is None:
         return None
     seconds, rest = divmod(micros, SECOND)

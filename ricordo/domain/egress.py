@@ -96,7 +96,12 @@ class LocalNetworks:
 
     @classmethod
     def parse(cls, text: str) -> "LocalNetworks":
-        """Parse a setting: networks and hosts, separated by commas."""
+        """Parse a setting: networks and hosts, separated by commas.
+
+        Args:
+            text: The value of the setting. An entry that is no network counts as the name of a
+                host.
+        """
         networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         hosts: set[str] = set()
         for entry in filter(None, (part.strip().lower() for part in text.split(","))):
@@ -107,7 +112,11 @@ class LocalNetworks:
         return cls(tuple(networks), frozenset(hosts))
 
     def holds(self, address: str | None) -> bool:
-        """Return whether the host of this URL is local."""
+        """Return whether the host of this URL is local.
+
+        Args:
+            address: The URL; None, or a text that is no URL, is not local.
+        """
         try:
             host = (urlsplit(address or "").hostname or "").rstrip(".").lower()
             if host in self.hosts:
@@ -143,8 +152,11 @@ DEFAULT_NETWORKS = LocalNetworks.parse(LOCAL_ADDRESSES)
 def label_of(names: Iterable[str] | None) -> str | None:
     """Return the label of one policy; None without a policy.
 
+    Args:
+        names: The names of the destinations that it allows; [] allows none, None is no policy.
+
     Raises:
-        Invalid: for a name that cannot be a destination.
+        Invalid: for too many names, or a name that cannot be a destination.
     """
     if names is None:
         return None
@@ -162,15 +174,28 @@ def label_of(names: Iterable[str] | None) -> str | None:
 
 
 def names_of(label: str | None) -> list[list[str]]:
-    """Return the names in each clause of a label."""
+    """Return the names in each clause of a label.
+
+    Args:
+        label: The egress label of a text; None or "" has no clause.
+
+    Returns:
+        A list for each clause; an empty list for the clause that allows nothing.
+    """
     clauses = label.split(";") if label else []
     return [[] if clause == NOBODY_AT_ALL else clause.split(",") for clause in clauses]
 
 
 def allowed_names(label: str | None) -> list[str] | None:
-    """Return the sorted names that each clause of a label allows; None without a label.
+    """Return the names that every clause of a label allows.
 
     A text that was imported or migrated may have several policies, which all count.
+
+    Args:
+        label: The egress label of a text; None or "" for a text without a policy.
+
+    Returns:
+        The sorted names; None without a label. [] if no name is in all clauses.
     """
     if not label:
         return None
@@ -178,11 +203,17 @@ def allowed_names(label: str | None) -> list[str] | None:
 
 
 def shared_label(labels: Iterable[str | None]) -> str | None:
-    """Return the one of these labels that limits all texts with them; None if there is none.
+    """Return the loosest of these labels, if every text is limited at least as much.
 
     >>> shared_label(["local", "local;openai"])
     'local'
     >>> shared_label(["local", None])
+
+    Args:
+        labels: The labels of texts; None for a text without a policy.
+
+    Returns:
+        The label; None if there is no such label.
     """
     distinct = set(labels)
     return next(
@@ -200,6 +231,9 @@ def read_label(value: Any) -> str | None:
     'local,openai'
     >>> read_label(["local"])
     'nobody'
+
+    Args:
+        value: The value in the file, of any type; None for a text without a policy.
     """
     if value is None:
         return None
@@ -216,7 +250,11 @@ def _read_clause(clause: str) -> str:
 
 
 def join(*labels: str | None) -> str | None:
-    """Return the label of a text whose sources have these labels."""
+    """Return the label of a text whose sources have these labels.
+
+    Args:
+        *labels: The label of each source; None or "" for a source without a policy.
+    """
     clauses = {clause for label in labels if label for clause in label.split(";")}
     if not clauses:
         return None
@@ -255,7 +293,11 @@ def is_as_strict(label: str | None, than: str | None) -> bool:
 
 
 def counted_lines(text: str) -> int:
-    """Return the number of lines that are not blank."""
+    """Return the number of lines that are not blank.
+
+    Args:
+        text: The text that is withheld.
+    """
     return sum(bool(line.strip()) for line in text.split("\n"))
 
 
@@ -272,7 +314,11 @@ def notice(count: int, unit: str, destination: Destination) -> str:
 
 
 def normal_line(text: str) -> str:
-    """Return the words of a line in lower case, without bullet and punctuation."""
+    """Return the words of a line in lower case, without bullet and punctuation.
+
+    Args:
+        text: One line of a text, or a whole text.
+    """
     return " ".join(_WORD.findall(_BULLET.sub("", text).casefold()))
 
 
@@ -454,7 +500,12 @@ class Clearance:
         return cleared
 
     def text(self, text: str, destination: Destination) -> str:
-        """Return the text with notices instead of the lines that repeat a forbidden text."""
+        """Return the text with notices instead of the lines that repeat a forbidden text.
+
+        Args:
+            text: The text, which is not recorded.
+            destination: The receiver.
+        """
         forbidden = self._forbidden_lines(destination)
         return _without(text, forbidden, destination) if forbidden else text
 
@@ -462,6 +513,10 @@ class Clearance:
         """Return the source of a forbidden text that this text repeats, or None.
 
         Four consecutive words, or one rare word, are enough.
+
+        Args:
+            text: The text that would be sent.
+            destination: The receiver, which decides which texts are forbidden.
         """
         for entry in self.texts:
             if not permits(entry.label, destination) and self._repeats(entry, text):
@@ -469,7 +524,11 @@ class Clearance:
         return None
 
     def with_labels(self, message: Message) -> Message:
-        """Return a person's message with the labels of the texts that it repeats."""
+        """Return a person's message with the labels of the texts that it repeats.
+
+        Args:
+            message: The message, which is not changed. Its label stays, and others are added.
+        """
         text = _text_of(message)
         labels = [entry.label for entry in self.texts if self._repeats(entry, text)]
         return replace(message, egress=join(message.egress, *labels)) if labels else message
@@ -490,14 +549,22 @@ class Clearance:
         """Return the source of a labelled text that this name repeats, or None.
 
         Every model sees the names of stored things, such as labels and tags.
+
+        Args:
+            name: The name, such as a label or a tag. It is searched as it is, and with "_" read as
+                a space.
         """
-        # In a name "_" often takes the place of a space.
+        # In names, "_" is often written for a space.
         return self.spills(f"{name}\n{name.replace('_', ' ')}", None)
 
     def record(self, destination: Destination) -> dict[str, Any]:
         """Return the record of a step: destination, shown and withheld sources.
 
-        It is empty if no source had a policy.
+        Args:
+            destination: The receiver of the step's request.
+
+        Returns:
+            JSON; {} if no source had a policy.
         """
         if self.label is None and not self.texts and not self.withheld:
             return {}

@@ -38,6 +38,13 @@ def object_id(kind: Kind, body: bytes) -> bytes:
 
     >>> object_id("blob", b"Name: Ada\n").hex()
     '2273db61e2992c4e5b35786f6b4396069998020a'
+
+    Args:
+        kind: The kind of the object.
+        body: The object without its header, as git stores it.
+
+    Returns:
+        20 raw bytes.
     """
     return hashlib.sha1(
         b"%s %d\0" % (kind.encode(), len(body)) + body, usedforsecurity=False
@@ -45,11 +52,23 @@ def object_id(kind: Kind, body: bytes) -> bytes:
 
 
 def blob_id(text: str) -> bytes:
-    """Return the id of a text, encoded as UTF-8 without any change."""
+    """Return the id of a text, encoded as UTF-8 without any change.
+
+    Args:
+        text: The whole text of a block.
+
+    Returns:
+        20 raw bytes.
+    """
     return object_id("blob", text.encode())
 
 
 def path_of(label: str) -> str:
+    """Return the path of a block's file in a git repository.
+
+    Args:
+        label: The label of the block. A "/" in it separates folders.
+    """
     return label + SUFFIX
 
 
@@ -60,6 +79,9 @@ def fits_git(label: str) -> bool:
 
     >>> fits_git("courses/maths"), fits_git("git~1/hooks"), fits_git("human.md/more")
     (True, False, False)
+
+    Args:
+        label: The label of a block.
     """
     *folders, name = label.split("/")
     # Some file systems ignore characters that are not shown.

@@ -102,6 +102,9 @@ def is_unseen(character: str) -> bool:
 
     >>> is_unseen("\u200b"), is_unseen("\U000e0041"), is_unseen("\u3164"), is_unseen("\u00e9")
     (True, True, True, False)
+
+    Args:
+        character: One character of a text, of any kind.
     """
     match unicodedata.category(character):
         case "Cc":
@@ -121,7 +124,11 @@ def is_unseen(character: str) -> bool:
 
 
 def unseen_runs(text: str) -> list[UnseenRun]:
-    """Return the hidden text, and direction marks in right-to-left text, in their order."""
+    """Return the hidden text, and direction marks in right-to-left text, in their order.
+
+    Args:
+        text: Any text.
+    """
     if is_plain(text):
         return []
     characters = frozenset(filter(is_unseen, set(text)))
@@ -143,6 +150,11 @@ def unseen_runs(text: str) -> list[UnseenRun]:
 
 
 def hidden_runs(text: str) -> list[UnseenRun]:
+    """Return the hidden text of a text, in its order.
+
+    Args:
+        text: Any text.
+    """
     return [run for run in unseen_runs(text) if run.is_hidden]
 
 
@@ -151,6 +163,10 @@ def has_hidden_text(text: str | None, known_texts: Iterable[str] = ()) -> bool:
 
     >>> has_hidden_text("on\u200bce"), has_hidden_text("on\u200bce", ["only on\u200bce"])
     (True, False)
+
+    Args:
+        text: The new text; None has none.
+        known_texts: Texts that may contain it, such as the text before a change.
     """
     runs = hidden_runs(text) if text else []
     texts = list(known_texts) if runs else []
@@ -162,6 +178,10 @@ def without_hidden_text(text: str, known_texts: Iterable[str] = ()) -> str:
 
     >>> without_hidden_text("on\u200bce"), without_hidden_text("\u2764\ufe0f") == "\u2764\ufe0f"
     ('once', True)
+
+    Args:
+        text: The new text.
+        known_texts: Texts that may contain it, such as the text before a change.
     """
     # Removing one character can turn its neighbour into hidden text.
     texts = list(known_texts)
@@ -177,6 +197,9 @@ def with_marks(text: str) -> str:
 
     >>> with_marks("on\u200bce")
     'on⟦U+200B⟧ce'
+
+    Args:
+        text: A stored text. Its positions differ from those in the result.
     """
     runs = hidden_runs(text)
     if not runs:
@@ -185,10 +208,15 @@ def with_marks(text: str) -> str:
 
 
 def without_marks(text: str) -> str:
-    """Return a text that a model wrote, without marks that it copied.
+    """Return a text without the marks that its writer copied.
+
+    Models and pages see hidden text as marks, which come back in the texts that they send.
 
     >>> without_marks("on⟦U+200B⟧ce")
     'once'
+
+    Args:
+        text: A text of a model, or of a form in a page.
     """
     return _MARK.sub("", text) if _MARK_OPENS in text else text
 
@@ -198,6 +226,10 @@ def describe_hidden(text: str, known_texts: Iterable[str] = ()) -> str:
 
     >>> describe_hidden("a\u200b\u200b")
     '2 × U+200B'
+
+    Args:
+        text: The new text.
+        known_texts: Texts whose hidden characters are not listed, if they are in the same context.
     """
     texts = list(known_texts)
     counts = Counter(
@@ -253,7 +285,10 @@ class _Lines:
 
 
 def _hides(text: str, index: int, lines: _Lines) -> bool | None:
-    """Return True for hidden text, False for a misused direction mark, None for other text."""
+    """Return True for hidden text, False for a direction mark in right-to-left text, or None.
+
+    None means that the character is useful where it is.
+    """
     character = text[index]
     before = text[index - 1] if index else ""
     after = text[index + 1 : index + 2]

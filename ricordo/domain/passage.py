@@ -114,7 +114,14 @@ def _sigmoid(number: float) -> float:
 
 
 def require_tags(tags: Sequence[str]) -> None:
-    """Raise Invalid for too many tags, or for a tag that is too long."""
+    """Refuse too many tags, and tags that are too long.
+
+    Args:
+        tags: The tags of a new passage, block or agent.
+
+    Raises:
+        Invalid: There are more than `MOST_TAGS`, or one is longer than `LONGEST_TAG`.
+    """
     longest = max(map(len, tags), default=0)
     if len(tags) > MOST_TAGS:
         raise Invalid(f"There are {len(tags)} tags, and {MOST_TAGS} are allowed. Use fewer.")

@@ -105,7 +105,14 @@ class MemoryQuotas:
             )
 
     def require_history(self, size: int) -> None:
-        """Raise TooLong if a history of this size has no room for a new text."""
+        """Raise TooLong if a history of this size has no room for a new text.
+
+        Args:
+            size: The bytes of the history so far. An import adds the bytes of its texts.
+
+        Raises:
+            TooLong: The history is full.
+        """
         if size >= self.history_bytes:
             raise TooLong(
                 f"The history of this memory has {size:,} bytes, and {self.history_mb:,} MB are "
@@ -119,6 +126,9 @@ def size_of(text: str | None) -> int:
     """Return the bytes of a text in UTF-8.
 
     A lone surrogate cannot be stored; it counts as three bytes.
+
+    Args:
+        text: The text; None counts as 0 bytes.
     """
     if text:
         return len(text.encode("utf-8", "surrogatepass"))

@@ -337,7 +337,10 @@ _LONGEST = 16_384
 def redact(text: str, *, is_strict: bool = False) -> Redacted:
     """Return the text with each secret replaced by a placeholder that names its kind.
 
-    `is_strict` is for texts of machines.
+    Args:
+        text: Any text. It is searched in pieces, so its length does not block other threads.
+        is_strict: The text comes from a machine, such as a log or an error. There, a name or a
+            prefix is enough to recognize a secret.
     """
     rules = _STRICT_RULES if is_strict else _RULES
     secrets: dict[str, str] = {}
@@ -348,7 +351,12 @@ def redact(text: str, *, is_strict: bool = False) -> Redacted:
 
 
 def without(text: str, secrets: Mapping[str, str]) -> str:
-    """Return the text with placeholders for these secrets, raw or JSON-escaped."""
+    """Replace known secrets in a text, raw or JSON-escaped, by placeholders.
+
+    Args:
+        text: A text that may repeat the secrets, such as a part of a model's reply.
+        secrets: The kind of each secret, by the secret (`Redacted.secrets`).
+    """
     for secret in sorted(secrets, key=len, reverse=True):
         forms = dict.fromkeys(
             (secret, *(json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)))
@@ -362,6 +370,9 @@ def redact_values(content: Any) -> Any:
     """Return JSON that people and agents keep, with redacted texts.
 
     For the search, each text follows the name of its field, as in `password: …`.
+
+    Args:
+        content: Any JSON. Names of fields are redacted too.
     """
     match content:
         case str():
@@ -468,6 +479,9 @@ def redact_json(value: Any) -> Any:
     """Return JSON with its texts redacted strictly.
 
     Fields whose names are those of credentials or headers lose their content.
+
+    Args:
+        value: Any JSON. Names of fields are redacted too.
     """
     match value:
         case str():

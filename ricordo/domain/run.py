@@ -41,6 +41,11 @@ _STATUSES: dict[StopReason, RunStatus] = {
 
 
 def status_after(reason: StopReason) -> RunStatus:
+    """Return the status of a run that ended for this reason.
+
+    Args:
+        reason: The stop reason of the run.
+    """
     return _STATUSES.get(reason, "failed")
 
 
@@ -103,6 +108,13 @@ class Run:
         return following
 
     def ended(self, reason: StopReason, now: int, error: dict[str, Any] | None = None) -> "Run":
+        """Return the run after its end, with the status that follows from the reason.
+
+        Args:
+            reason: Why it ended.
+            now: The time in microseconds UTC.
+            error: `type` and `message` of a failure; None for any other end.
+        """
         return replace(
             self,
             status=_STATUSES.get(reason, "failed"),
@@ -113,7 +125,11 @@ class Run:
         )
 
     def with_step(self, usage: Usage) -> "Run":
-        """Return the run with one more step, which used these tokens."""
+        """Return the run with one more step, which used these tokens.
+
+        Args:
+            usage: The tokens of the step. Their total is the size of the window after it.
+        """
         return replace(
             self,
             usage=self.usage + usage,

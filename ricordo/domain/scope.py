@@ -173,7 +173,11 @@ class Scope:
     is_local_user: bool = field(default=False, repr=False)
 
     def may(self, *scopes: str) -> bool:
-        """Return True if the caller has one of these scopes."""
+        """Return True if the caller has one of these scopes.
+
+        Args:
+            *scopes: Names of scopes, such as "memory:write".
+        """
         return not self.scopes.isdisjoint(scopes)
 
     @property
@@ -195,6 +199,9 @@ class Scope:
         """Return the scope for acting as this user, narrowed to the user's data.
 
         Without the right to act for others the scope is returned unchanged.
+
+        Args:
+            user: A user of the same organization. Whether the user is disabled is not checked here.
         """
         if not self.may(IMPERSONATE) or self.subject == user.id:
             return self
@@ -229,11 +236,22 @@ class Scope:
         return Actor("user", self.user_id, name)
 
     def owns(self, user_id: str | None) -> bool:
-        """Return True if the caller may change data about this user (None: shared data)."""
+        """Return True if the caller may change data about this user.
+
+        Args:
+            user_id: The id of the user whom the data is about; None for shared data.
+        """
         return self.subject_id is None or user_id == self.subject
 
     def require_owns(self, user_id: str | None) -> None:
-        """Raise Forbidden if the caller may not change data about this user (None: shared)."""
+        """Refuse a caller who may not change data about this user.
+
+        Args:
+            user_id: The id of the user whom the data is about; None for shared data.
+
+        Raises:
+            Forbidden: The caller is limited to one user, and the data is not about this user.
+        """
         if not self.owns(user_id):
             raise Forbidden(
                 "This is shared with others, so your key cannot change it. Ask an administrator."
@@ -250,6 +268,10 @@ class Scope:
         """Return True if the caller may approve and reject changes of this owner's memory.
 
         The memory of an agent belongs to everyone who sees all data of the organization.
+
+        Args:
+            owner_kind: "user" or "agent".
+            owner_id: The id of the user or agent.
         """
         if self.decides_for_everybody:
             return True
@@ -260,14 +282,22 @@ class Scope:
         return self.subject_id is None
 
     def sees(self, user_id: str | None) -> bool:
-        """Return True if the caller may see data about this user (None: shared data)."""
+        """Return True if the caller may see data about this user.
+
+        Args:
+            user_id: The id of the user whom the data is about; None for shared data.
+        """
         return self.subject_id is None or user_id in (None, self.subject_id)
 
 
 def background_scope(user: User, name: str) -> Scope:
-    """Return the scope, under this name, for background work for a user.
+    """Return the scope for background work as a user.
 
-    It acts as the user. So an agent that is restricted to other users does nothing for this one.
+    An agent that is restricted to other users does nothing for this one.
+
+    Args:
+        user: The user whose data the work may use.
+        name: Meant as the name of the author; the user's name replaces it, so it has no effect.
     """
     return Scope(
         user.organization_id, role="user", user_name=name, scopes=OPERATOR_SCOPES

@@ -43,7 +43,7 @@ NAME_FIELDS = frozenset(
         " label labels name names new_label old_label path tag tags title user_id"
     ).split()
 )
-# Fields that are kept byte for byte: programs, keys, passwords and signed content.
+# Fields that are not changed by a byte: programs, keys, passwords and signed content.
 VERBATIM_FIELDS = frozenset(
     (
         "access_key access_secret access_token api_key api_secret auth_token client_secret"
@@ -62,6 +62,9 @@ def is_plain(text: str) -> bool:
 
     It has no hidden characters and no combining marks. The check is six times faster than a regular
     expression.
+
+    Args:
+        text: Any text. Tabs and line breaks count as printable.
     """
     return text.isascii() and len(text.encode().translate(None, _ASCII_CONTROLS)) == len(text)
 
@@ -71,6 +74,9 @@ def normal_text(text: str) -> str:
 
     >>> normal_text("Gru\u0308\u00dfe\r\n")
     'Grüße\n'
+
+    Args:
+        text: Any text. Names have another normal form (`normal_name`).
     """
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -84,6 +90,9 @@ def normal_name(text: str) -> str:
 
     >>> normal_name("hu\u200bman"), normal_name("\u202eAda")
     ('human', 'Ada')
+
+    Args:
+        text: A label, a tag, or the name of a file, user or agent.
     """
     if text.isascii():
         return normal_text(text)
@@ -96,6 +105,9 @@ def text_key(text: str) -> str:
 
     >>> text_key("Gru\u0308\u00dfe") == text_key("GR\u00dcSSE")
     True
+
+    Args:
+        text: Any text. Hidden characters stay, except byte order marks.
     """
     if text.isascii():
         return text.lower()
@@ -110,6 +122,13 @@ def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
 
     >>> spans_of("Gru\u0308\u00dfe\r\n", "\u00fc")
     [(2, 4)]
+
+    Args:
+        text: The text to search. It need not be in normal form.
+        piece: The text to find; an empty one is found nowhere.
+
+    Returns:
+        Pairs of a start and an end, in characters.
     """
     piece = normal_text(piece)
     if not piece:
@@ -143,6 +162,9 @@ def name_key(name: str) -> str:
 
     >>> name_key("Gr\u00fc\u00dfe") == name_key("GRU\u0308SSE")
     True
+
+    Args:
+        name: The name of a block, a file or the like; it need not be in normal form.
     """
     shown = "".join(
         character for character in normal_name(name) if unicodedata.category(character) != "Cf"
@@ -151,10 +173,20 @@ def name_key(name: str) -> str:
 
 
 def is_normal_text(text: str) -> bool:
+    """Return True if the text is in normal form.
+
+    Args:
+        text: Any text.
+    """
     return normal_text(text) == text
 
 
 def is_normal_name(name: str) -> bool:
+    """Return True if the name is in normal form.
+
+    Args:
+        name: Any text.
+    """
     return normal_name(name) == name
 
 
@@ -163,6 +195,9 @@ def storable_json(value: Any) -> Any:
 
     NUL and halves of characters (lone surrogates) become U+FFFD, and integers beyond 64 bits become
     floating-point numbers, or null if they are too large for such numbers.
+
+    Args:
+        value: Any JSON value, which is not changed.
     """
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)
@@ -182,6 +217,10 @@ def normal_json(value: Any, field: str = "") -> Any:
     """Return a JSON value with its texts in normal form.
 
     Fields in `NAME_FIELDS` are normalized as names; those in `VERBATIM_FIELDS` are not changed.
+
+    Args:
+        value: Any JSON value, which is not changed.
+        field: The name of the field that has the value; "" for a whole document.
     """
     if isinstance(value, str):
         if field in NAME_FIELDS:
@@ -253,10 +292,14 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a file in the encoding that its bytes are in.
+    """Decode the bytes of a file whose encoding is unknown.
 
     UTF-16 is recognized by its byte order mark. Other bytes that are not UTF-8 are read as
     Windows-1252.
+
+    Args:
+        content: The whole file. A byte order mark is left out, and bytes that cannot be decoded
+            become U+FFFD.
     """
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return content.decode("utf-16", "replace")

@@ -133,6 +133,11 @@ def page(
 def get(tx: Transaction, scope: Scope, id: str) -> Archive:
     """Return the archive with this id.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The archive's id.
+
     Raises:
         NotFound: There is no such archive, or it belongs to a folder of files.
     """
@@ -148,6 +153,13 @@ def require_changes(scope: Scope, archive: Archive) -> None:
     """Raise Forbidden unless the caller made the archive or administers.
 
     Developers may also change archives that no user created, such as those of agents.
+
+    Args:
+        scope: The caller.
+        archive: The archive, which the caller sees.
+
+    Raises:
+        Forbidden: The caller may not change it.
     """
     is_of_user = (archive.created_by or "").startswith("user-")
     if scope.subject_id is None or scope.role == "admin" or archive.created_by == scope.user_id:
@@ -160,20 +172,48 @@ def require_changes(scope: Scope, archive: Archive) -> None:
 
 
 def ids(tx: Transaction, scope: Scope) -> list[str]:
+    """Return the ids of the organization's archives, without those of folders, the oldest first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+    """
     return ROWS.ids(tx, scope, _IS_ARCHIVE)
 
 
 def attach(tx: Transaction, agent_id: str, archive_id: str) -> None:
+    """Attach the archive to the agent, unless it is attached already.
+
+    The agent does not become the archive's owner.
+
+    Args:
+        tx: The transaction.
+        agent_id: A stored agent; the caller's access to it is checked before.
+        archive_id: A stored archive; checked before too.
+    """
     parameters = {"agent_id": agent_id, "archive_id": archive_id}
     if tx.first(_ATTACHED, parameters) is None:
         tx.run(_ATTACH, {**parameters, "is_owner": False})
 
 
 def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
+    """Detach the archive from the agent, if it is attached.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent; the caller's access to it is checked before.
+        archive_id: The archive. Its passages stay.
+    """
     tx.run(_DETACH, {"agent_id": agent_id, "archive_id": archive_id})
 
 
 def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
+    """Return the archives that are attached to the agent, in order of attachment.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent; the caller's access to it is checked before.
+    """
     return ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id})
 
 
@@ -244,7 +284,11 @@ def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) 
 
 
 def redacted(new: Iterable[Passage]) -> list[Passage]:
-    """Return the passages with texts, tags and metadata in normal form without secrets."""
+    """Return the passages with texts, tags and metadata in normal form without secrets.
+
+    Args:
+        new: Passages to store; they are not changed.
+    """
     return [
         replace(
             passage,
@@ -257,6 +301,11 @@ def redacted(new: Iterable[Passage]) -> list[Passage]:
 
 
 def without_secrets(archive: Archive) -> Archive:
+    """Return the archive with its texts in normal form and without secrets.
+
+    Args:
+        archive: The archive, of which name, description and metadata are redacted.
+    """
     texts = {
         name: redact_values(normal_json(getattr(archive, name), name))
         for name in ("name", "description", "metadata")
@@ -265,6 +314,17 @@ def without_secrets(archive: Archive) -> Archive:
 
 
 def vector_dbs(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str | None]:
+    """Return the kind of vector database of each archive, by id.
+
+    A deleted archive is missing.
+
+    Args:
+        tx: The transaction.
+        archive_ids: The archives, of any organization.
+
+    Returns:
+        The stored `vector_db`; None if the archive has none.
+    """
     return {row.id: row.vector_db for row in tx.all(_VECTOR_DBS, {"ids": list(archive_ids)})}
 
 
@@ -324,12 +384,26 @@ def lock_passage(
 
 
 def rewrite_passage(tx: Transaction, passage: Passage) -> None:
-    """Store another text of a passage. The search index is not changed here."""
+    """Store another text of a passage. The search index is not changed here.
+
+    Args:
+        tx: The transaction.
+        passage: The stored passage with its new text and metadata, which hold no secrets.
+    """
     _rewrite_passage(tx, passage)
 
 
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
-    """Delete a passage, and lower its archive's count. Both are results of `lock_passage`."""
+    """Delete a passage, and lower its archive's count.
+
+    Tags that no other shared passage has leave the archive's row. The search index is not changed
+    here.
+
+    Args:
+        tx: The transaction.
+        archive: The archive, locked by `lock_passage`.
+        passage: The passage, which `lock_passage` returned with it.
+    """
     tx.run(_DELETE, {"id": passage.id})
     tags = _shared_tags([passage])
     unused = {

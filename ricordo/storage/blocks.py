@@ -291,11 +291,26 @@ def insert_all(
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Block:
+    """Return the block with this id, with its tags.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The block's id.
+
+    Raises:
+        NotFound: The block does not exist, or the caller may not see it.
+    """
     return by_ids(tx, scope, [id])[0]
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
     """Return the blocks with these ids, in order.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        ids: The blocks' ids; one may occur several times.
 
     Raises:
         NotFound: One of the blocks does not exist, or the caller may not see it.
@@ -308,6 +323,13 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
 
 
 def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
+    """Return the chain's block with this label, with its tags; None if there is none.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain; the caller's access to it is checked before.
+        label: The block's label, not the label under which an agent sees a copy.
+    """
     blocks_by_id = _tagged(tx.all(_LABELLED, {"chain_id": chain_id, "label": label}))
     return next(iter(blocks_by_id.values()), None)
 
@@ -328,26 +350,54 @@ def copy_in(tx: Transaction, chain_id: str, agent_id: str, shown_label: str) -> 
 
 
 def with_schema(tx: Transaction) -> list[Block]:
-    """Return the blocks of all organizations that name a schema, without their tags."""
+    """Return the blocks of all organizations that name a schema, without their tags.
+
+    Args:
+        tx: The transaction.
+    """
     return ROWS.all(tx, _WITH_SCHEMA)
 
 
 def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
+    """Return kind and id of the owner of each chain in the organization, by chain id.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's user does not matter.
+    """
     statement = select(chains.c.id, chains.c.owner_kind, chains.c.owner_id)
     rows = tx.all(statement.where(chains.c.organization_id == scope.organization_id))
     return {row.id: (row.owner_kind, row.owner_id) for row in rows}
 
 
 def lock(tx: Transaction, id: str) -> None:
+    """Lock a block until the transaction ends. Does nothing on SQLite.
+
+    Args:
+        tx: The transaction.
+        id: The block. If it does not exist, nothing is locked.
+    """
     tx.lock(_LOCK, {"id": id})
 
 
 def is_there(tx: Transaction, id: str) -> bool:
+    """Return True if the block exists, and lock it.
+
+    Args:
+        tx: The transaction.
+        id: The block's id.
+    """
     return tx.first(_LOCK, {"id": id}) is not None
 
 
 def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
-    """Return the blocks of the user's chain, ordered by label, without their tags."""
+    """Return the blocks of the user's chain, ordered by label, without their tags.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's right to read this memory is checked before.
+        user_id: The user who owns the chain.
+    """
     parameters = {"user_id": user_id, "organization_id": scope.organization_id}
     return tuple(ROWS.all(tx, _OF_USER, parameters))
 
@@ -408,7 +458,13 @@ def of_tagged_agents(tx: Transaction, scope: Scope, label: str, tag: str) -> lis
 
 
 def of_users(tx: Transaction, scope: Scope, label: str) -> list[Block]:
-    """Return users' blocks with this label that all agents see."""
+    """Return users' blocks with this label that all agents see.
+
+    Args:
+        tx: The transaction.
+        scope: The organization. Blocks that the caller may not see raise NotFound.
+        label: The block's label.
+    """
     users_chains = select(chains.c.id).where(
         chains.c.organization_id == scope.organization_id, chains.c.owner_kind == "user"
     )
@@ -425,6 +481,10 @@ def attached(tx: Transaction, agent_id: str) -> list[Block]:
     """Return all blocks that are attached to the agent, those of users included.
 
     No two of them may have the same label.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
     """
     return ROWS.all(tx, _ATTACHED, {"agent_id": agent_id})
 
@@ -433,12 +493,24 @@ def add_seen(visible: dict[str, Block], block: Block) -> None:
     """Add a block to the visible blocks by label.
 
     It replaces an unshared block with the same label.
+
+    Args:
+        visible: The visible blocks by the labels under which they are shown. It is changed.
+        block: The block to add.
     """
     if block.shown_label not in visible or not visible[block.shown_label].shared:
         visible[block.shown_label] = block
 
 
 def page(tx: Transaction, scope: Scope, page: Page, filters: BlockFilter) -> list[Block]:
+    """Return one page of blocks with their tags and whole texts.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        filters: The conditions.
+    """
     rows = ROWS.page(
         tx, scope, page, *filters.conditions(scope), label=filters.label, chain_id=filters.chain_id
     )
@@ -576,7 +648,12 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
 def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
     """Return the ids of blocks that are not in normal form, from the portion after this number.
 
-    The second result is the portion's last number; None at the end.
+    Args:
+        tx: The transaction.
+        after: The number (`seq`) of the last block of the portion before; 0 for the first portion.
+
+    Returns:
+        The ids, and the portion's last number; None at the end.
     """
     rows = tx.all(_PORTION, {"after": after})
     odd = [
@@ -592,7 +669,15 @@ def normalise(tx: Transaction, block: Block) -> Block:
 
     The change becomes a version by the system, whatever the policy is. Imported blocks with version
     ids, and blocks that are older than the normal form, may need this. If another block has the
-    label, this block's label gets a number. Raises Conflict, Overtaken.
+    label, this block's label gets a number.
+
+    Args:
+        tx: The transaction.
+        block: The block as it was read in this transaction.
+
+    Raises:
+        Conflict: The chain was erased.
+        Overtaken: Another transaction wrote the block meanwhile.
     """
     chain = _locked(tx, block.chain_id)
     # The row may already have the label in its normal form.
@@ -682,6 +767,12 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
+    """Return the metadata with secrets redacted in its reason and its author.
+
+    Args:
+        metadata: The metadata as the caller of a write gave it. A client or a remote can send any
+            author name.
+    """
     author = metadata.author
     # A client or a remote can send any author name.
     author = replace(author, id=redact(author.id).text, name=redact(author.name).text)
@@ -811,7 +902,13 @@ def attach(
 def detach(tx: Transaction, agent_id: str, block_id: str) -> bool:
     """Detach the block from the agent and from the agents that share its memory.
 
-    Returns False if it was attached to none of them.
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+        block_id: The block. It stays, even if no agent has it any more.
+
+    Returns:
+        False if the block was attached to none of them.
     """
     return tx.run(_DETACH, {"agent_id": agent_id, "block_id": block_id}) > 0
 
@@ -820,6 +917,12 @@ def pair(tx: Transaction, agent_id: str, other_id: str) -> None:
     """Let two agents share one memory.
 
     Later attachments and detachments of one of them also happen to the other.
+
+    Args:
+        tx: The transaction.
+        agent_id: One of the agents.
+        other_id: The other agent. Blocks that one of them has already are not attached to the other
+            here.
     """
     tx.run(
         _PAIR,
@@ -831,7 +934,15 @@ def pair(tx: Transaction, agent_id: str, other_id: str) -> None:
 
 
 def unpair(tx: Transaction, agent_id: str, other_id: str) -> None:
-    """Give two agents that shared a memory separate attachments again."""
+    """Give two agents that shared a memory separate attachments again.
+
+    Both keep the blocks that are attached to them now.
+
+    Args:
+        tx: The transaction.
+        agent_id: One of the agents.
+        other_id: The other agent. Pairs of either with a third agent stay.
+    """
     both = [agent_id, other_id]
     tx.run(
         delete(agents_pairs).where(
@@ -841,6 +952,12 @@ def unpair(tx: Transaction, agent_id: str, other_id: str) -> None:
 
 
 def agent_ids(tx: Transaction, block_id: str) -> list[str]:
+    """Return the ids of the agents to which the block is attached, in order of attachment.
+
+    Args:
+        tx: The transaction.
+        block_id: The block.
+    """
     return [row.agent_id for row in tx.all(_AGENT_IDS, {"block_id": block_id})]
 
 

@@ -69,7 +69,16 @@ def root_of(conversation_id: str, description: str | None) -> str:
 
 
 def own_conversations(tx: Transaction, scope: Scope, user_id: str) -> list[ListedConversation]:
-    """Return the conversations of this user with all agents, last used first."""
+    """Return the conversations of this user with all agents, last used first.
+
+    Versions of one conversation are one entry. There are at most 60 entries, of the 300
+    conversations used last.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        user_id: The user of the conversations. Shared conversations are not among them.
+    """
     return _listed(tx, scope, conversations.c.user_id == user_id)
 
 

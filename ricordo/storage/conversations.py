@@ -143,6 +143,9 @@ def default_id(agent_id: str) -> str:
     """Return the id of the agent's default conversation.
 
     The id is derived from the agent's, so no read is needed before the lease is taken.
+
+    Args:
+        agent_id: The agent's id.
     """
     return "conv-" + agent_id.removeprefix("agent-")
 
@@ -151,12 +154,20 @@ def users_default_id(agent_id: str, user_id: str) -> str:
     """Return the id of a user's separate default conversation with the agent.
 
     The user has one if the agent's default conversation belongs to another user.
+
+    Args:
+        agent_id: The agent's id.
+        user_id: The user's id.
     """
     return f"conv-{uuid5(NAMESPACE_URL, f'{agent_id}/{user_id}')}"
 
 
 def is_any_default(conversation: Conversation) -> bool:
-    """Return True if it is the default conversation of its agent or of a user."""
+    """Return True if it is the default conversation of its agent or of a user.
+
+    Args:
+        conversation: The conversation as it is stored.
+    """
     if conversation.is_default or conversation.user_id is None:
         return conversation.is_default
     users_id = users_default_id(conversation.agent_id, conversation.user_id)
@@ -167,6 +178,11 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
     """Return the caller's default conversation; None if there is none yet.
 
     It is the agent's, or that of the user that the caller acts for.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent. If the caller may not use it, the result is None.
     """
     ids = [default_id(agent_id)]
     if scope.subject:
@@ -183,21 +199,48 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
 
 
 def lock(tx: Transaction, id: str) -> None:
+    """Lock the conversation's row until the transaction ends.
+
+    On PostgreSQL this lock blocks new rows that refer to the conversation, such as a run.
+
+    Args:
+        tx: The transaction.
+        id: The conversation. If it does not exist, nothing is locked.
+    """
     # On PostgreSQL this lock blocks new rows that refer to the conversation, such as a run.
     tx.lock(_LOCK, {"id": id})
 
 
 def insert_one(tx: Transaction, conversation: Conversation) -> None:
+    """Store a new conversation, without its messages.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation, whose id is unused.
+
+    Raises:
+        Collision: A conversation has this id.
+    """
     ROWS.insert(tx, conversation)
 
 
 def get(tx: Transaction, id: str) -> Conversation | None:
-    """Return one conversation unless it was deleted."""
+    """Return one conversation unless it was deleted.
+
+    Args:
+        tx: The transaction.
+        id: The conversation's id. The caller's access to it is not checked.
+    """
     return ROWS.first(tx, _BY_ID, {"id": id})
 
 
 def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     """Return one conversation.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The conversation's id.
 
     Raises:
         NotFound: It or its agent was deleted, or the caller may not see it.
@@ -300,6 +343,15 @@ def with_summary_like(
 
 
 def change(tx: Transaction, id: str, **columns: Any) -> None:
+    """Set columns of a conversation, and its time of the last change.
+
+    Nothing is compared with the stored row, so the caller locks it first where that matters.
+
+    Args:
+        tx: The transaction.
+        id: The conversation. If it does not exist, nothing happens.
+        **columns: The new values by column name.
+    """
     tx.run(
         update(conversations)
         .where(conversations.c.id == id)
@@ -308,16 +360,37 @@ def change(tx: Transaction, id: str, **columns: Any) -> None:
 
 
 def flag_untold(tx: Transaction, agent_id: str, user_id: str) -> None:
-    """Let the next turn with the user, in any conversation, report rejections."""
+    """Let the next turn with the user, in any conversation, report rejections.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent whose proposal was rejected.
+        user_id: The owner, who rejected it.
+    """
     of_user = (conversations.c.agent_id == agent_id) & (conversations.c.user_id == user_id)
     tx.run(update(conversations).where(of_user, _IS_THERE).values(has_untold=True))
 
 
 def set_untold(tx: Transaction, id: str, is_any: bool) -> None:
+    """Store whether the conversation's next turn looks for unreported rejections.
+
+    Args:
+        tx: The transaction.
+        id: The conversation.
+        is_any: True if rejections may be left to report.
+    """
     tx.run(update(conversations).where(conversations.c.id == id).values(has_untold=is_any))
 
 
 def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
+    """Return the last shared seq of each fork of this conversation, by the fork's id.
+
+    Forks that are deleted but not yet purged are among them.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation.
+    """
     rows = tx.all(_FORKS, {"agent_id": conversation.agent_id, "forked_from": conversation.id})
     return {row.id: row.forked_seq or 0 for row in rows}
 
@@ -326,6 +399,10 @@ def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
     """Return the parts of the conversation's history, from itself to its oldest origin.
 
     It takes one statement, and none if the conversation is no fork.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation.
     """
     spans = [Span(conversation.id)]
     newest = None
@@ -340,6 +417,16 @@ def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
 
 
 def shared_by(tx: Transaction, conversation: Conversation) -> tuple[tuple[str, int], ...]:
+    """Return the parts of other conversations that this fork shares.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation; the result is empty if it is no fork.
+
+    Returns:
+        Pairs of a conversation's id and the seq of its last shared message, the nearest origin
+        first.
+    """
     return tuple((span.conversation_id, span.newest or 0) for span in lineage(tx, conversation)[1:])
 
 
@@ -381,6 +468,12 @@ def _known_to(scope: Scope) -> Callable[[str], Sequence[ColumnElement[bool]]]:
 
 
 def newest_of(tx: Transaction, conversation_id: str) -> int:
+    """Return the greatest seq of the conversation's messages; 0 if it has none.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation. Messages that a fork shares do not count.
+    """
     return int(tx.first(_NEWEST, {"conversation_id": conversation_id}).seq or 0)
 
 
@@ -413,7 +506,12 @@ def page_of_history(
 def waiting_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[str]:
     """Return the ids of the agent's conversations that wait for approval.
 
-    Conversations that the caller may not change are left out.
+    Conversations that the caller may not change are left out. Deleted ones are not.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent; the caller's access to it is checked before.
     """
     return [row.id for row in tx.all(_WAITING, {"agent_id": agent_id}) if scope.owns(row.user_id)]
 

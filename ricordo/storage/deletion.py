@@ -62,6 +62,11 @@ _JSON = messages.c.parts.type
 def hide_archive(tx: Transaction, scope: Scope, archive_id: str) -> None:
     """Detach the archive from all agents and hide it.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        archive_id: The archive's id.
+
     Raises:
         NotFound: There is no such archive.
         Forbidden: The caller may not change it.
@@ -73,6 +78,16 @@ def hide_archive(tx: Transaction, scope: Scope, archive_id: str) -> None:
 
 
 def hide_agent(tx: Transaction, scope: Scope, agent_id: str) -> None:
+    """Hide the agent, and add the job that purges it.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent's id.
+
+    Raises:
+        NotFound: There is no such agent, or the caller may not use it.
+    """
     agents.require(tx, scope, agent_id)
     hide(tx, "agent", [agent_id])
     add_job(tx, scope.organization_id, "agent", agent_id)
@@ -80,6 +95,11 @@ def hide_agent(tx: Transaction, scope: Scope, agent_id: str) -> None:
 
 def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> None:
     """Hide the conversation, and let no turn of it begin.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        conversation_id: The conversation's id.
 
     Raises:
         NotFound: There is no such conversation, or the caller may not see it.
@@ -97,6 +117,13 @@ def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> No
 
 
 def hide(tx: Transaction, kind: Kind, ids: Sequence[str]) -> None:
+    """Move these rows to the organization without members, so that no caller finds them.
+
+    Args:
+        tx: The transaction.
+        kind: "agent" or "archive". Conversations get a time of deletion instead.
+        ids: The rows; ids of missing rows are ignored.
+    """
     prepare(tx)
     tx.run(
         update(OWNERS[kind]).where(is_in(OWNERS[kind].c.id, ids)).values(organization_id=DELETED)
@@ -104,7 +131,11 @@ def hide(tx: Transaction, kind: Kind, ids: Sequence[str]) -> None:
 
 
 def prepare(tx: Transaction) -> None:
-    """Create the organization without members unless it exists."""
+    """Create the organization without members unless it exists.
+
+    Args:
+        tx: The transaction.
+    """
     if tx.first(select(organizations.c.seq).where(organizations.c.id == DELETED)) is None:
         tx.run(
             insert(organizations),
@@ -113,18 +144,41 @@ def prepare(tx: Transaction) -> None:
 
 
 def is_hidden(tx: Transaction, kind: Kind, id: str) -> bool:
+    """Return True if the row is hidden and not yet purged, and lock it.
+
+    Args:
+        tx: The transaction.
+        kind: "agent" or "archive".
+        id: The id of the agent or the archive.
+    """
     owner = OWNERS[kind].c
     hidden = select(owner.id).where(owner.id == id, owner.organization_id == DELETED)
     return tx.first(hidden.with_for_update()) is not None
 
 
 def add_job(tx: Transaction, organization_id: str, kind: Kind, id: str, newest: int = 0) -> None:
+    """Add a job that purges what the deleting request did not purge.
+
+    It starts after a minute, since the request usually purges everything itself.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization to which the deleted object belonged.
+        kind: The kind of the deleted object.
+        id: The id of the agent, archive or conversation.
+        newest: For "messages", the seq of the last message to purge; otherwise 0.
+    """
     payload = {"kind": kind, "id": id, "newest": newest}
     jobs.add(tx, Job(JOB, organization_id, payload, key=id, not_before=tx.clock.now() + _GRACE))
 
 
 def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
     """Return the greatest seq of the conversation's messages; 0 if it has none.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        conversation_id: The conversation's id.
 
     Raises:
         NotFound: There is no such conversation, or the caller may not see it.
@@ -193,7 +247,15 @@ def purge_all(
 ) -> None:
     """Delete all rows with these keys, and the rows that refer to them, in this transaction.
 
-    It is for few rows. The arguments are those of `purge`.
+    It is for few rows.
+
+    Args:
+        tx: The transaction.
+        table: As for `purge`.
+        column: As for `purge`.
+        keys: As for `purge`.
+        before: As for `purge`.
+        counts: As for `purge`.
     """
     while purge(tx, table, column, keys, before=before, counts=counts):
         pass
@@ -280,13 +342,25 @@ def purge_messages(
 
 
 def purge_these(tx: Transaction, message_ids: Sequence[str], before: BeforePurge) -> None:
-    """Purge all these messages, in portions within this transaction."""
+    """Purge all these messages, in portions within this transaction.
+
+    Args:
+        tx: The transaction.
+        message_ids: The messages; ids of missing ones are ignored.
+        before: Called with rows before they are deleted (see `purge`).
+    """
     for start in range(0, len(message_ids), PORTION):
         portion = message_ids[start : start + PORTION]
         purge_all(tx, messages, "id", portion, before=before, counts=Counter())
 
 
 def count_fewer_messages(tx: Transaction, rows: Sequence[Any]) -> None:
+    """Subtract these messages from the counts of their conversations.
+
+    Args:
+        tx: The transaction.
+        rows: Rows of the messages table with a `conversation_id`, before their deletion.
+    """
     table = tables.conversations
     for id, fewer in sorted(Counter(row.conversation_id for row in rows).items()):
         tx.run(
@@ -300,6 +374,10 @@ def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
     """Subtract these passages from their archives' counts and tags.
 
     A tag stays if another shared passage has it.
+
+    Args:
+        tx: The transaction.
+        rows: Rows of the passages table with `id` and `archive_id`, before their deletion.
     """
     table = tables.archives
     tagged = passages_tags.c
@@ -325,6 +403,12 @@ def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
 
 
 def is_in(column: Any, members: Collection[Any]) -> ColumnElement[bool]:
+    """Return the condition that the column has one of these values.
+
+    Args:
+        column: The column to compare.
+        members: The values, which JSON can hold. Any number of them is one parameter.
+    """
     rows = each(bindparam(None, list(members), type_=_JSON, unique=True))
     condition: ColumnElement[bool] = column.op("IN", is_comparison=True)(rows)
     return condition

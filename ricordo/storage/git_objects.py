@@ -76,7 +76,18 @@ _RELABEL_ATTACHED = setter(
 
 
 def chain_of(tx: Transaction, chain_id: str) -> Any:
-    """Return the chain's head and number of versions. Raises NotFound."""
+    """Return the chain's head and number of versions.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain; the caller's access to it is checked before.
+
+    Returns:
+        A row with `head`, the last commit's id or None, and `versions`.
+
+    Raises:
+        NotFound: The chain was erased.
+    """
     row = tx.first(_CHAIN, {"chain_id": chain_id})
     if row is None:
         raise NotFound("This memory was erased.")
@@ -100,7 +111,13 @@ def versions_after(tx: Transaction, chain_id: str, number: int, limit: int) -> l
 
 
 def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
-    """Return the number of the commit's last version, or None if it has none."""
+    """Return the number of the commit's last version, or None if it has none.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        id: The 20 bytes of the commit's id.
+    """
     number: int | None = tx.first(_NUMBER, {"chain_id": chain_id, "id": id}).number
     return number
 
@@ -118,6 +135,13 @@ def head_at(tx: Transaction, chain_id: str, at: int) -> bytes | None:
 
 
 def pushed(tx: Transaction, chain_id: str, id: bytes) -> GitObject | None:
+    """Return an object that came by git; None if the chain has no such object.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        id: The 20 bytes of the object's id.
+    """
     row = tx.first(_PUSHED, {"chain_id": chain_id, "id": id})
     if row:
         return GitObject(row.kind, id, row.data)
@@ -127,6 +151,17 @@ def pushed(tx: Transaction, chain_id: str, id: bytes) -> GitObject | None:
 def stored_between(
     tx: Transaction, chain_id: str, first: int, last: int
 ) -> tuple[dict[bytes, Any], set[bytes]]:
+    """Return the stored texts of a range of versions, and the ids of its pushed commits.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        first: The number of the first version.
+        last: The number of the last version, which belongs to the range.
+
+    Returns:
+        The rows of texts by blob id (with `base` and `data`), and the set of commit ids.
+    """
     numbers = {"chain_id": chain_id, "first": first, "last": last}
     return {row.id: row for row in tx.all(_TEXTS, numbers)}, {
         row.id for row in tx.all(_PUSHED_IDS, numbers)
@@ -136,7 +171,13 @@ def stored_between(
 def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) -> int:
     """Store the objects that the chain lacks.
 
-    Returns the bytes that they add to its history.
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        objects: The objects; one may occur several times.
+
+    Returns:
+        The bytes that they add to its history.
     """
     ids = list(dict.fromkeys(pushed_object.id for pushed_object in objects))
     stored_ids = set[bytes]()
@@ -157,15 +198,40 @@ def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) 
 
 
 def insert_block(tx: Transaction, block: Block) -> None:
+    """Store a block that a push created, and reopen proposals that expired with its deletion.
+
+    Args:
+        tx: The transaction.
+        block: The new block. It is stored with the version 1.
+    """
     proposals.reopen(tx, block.chain_id, block.label)
     _BLOCKS.insert(tx, replace(block, version=1))
 
 
 def write_block(tx: Transaction, block: Block, before: Block) -> None:
+    """Store a block that a push changed.
+
+    Args:
+        tx: The transaction.
+        block: The block with its new fields.
+        before: The block as it was read.
+
+    Raises:
+        Overtaken: Another transaction wrote the block meanwhile.
+    """
     _require(_write_block(tx, block, expected=before.version), before)
 
 
 def delete_block(tx: Transaction, block: Block) -> None:
+    """Delete a block that a push removed, and let its open proposals expire.
+
+    Args:
+        tx: The transaction.
+        block: The block as it was read.
+
+    Raises:
+        Overtaken: Another transaction wrote the block meanwhile.
+    """
     _require(tx.run(_DELETE_BLOCK, {"block_id": block.id, "expected": block.version}), block)
     proposals.end_of_deleted(tx, block.chain_id, block.label)
 

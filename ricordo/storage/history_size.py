@@ -49,12 +49,21 @@ def grow(tx: Transaction, chain_id: str, size: int) -> None:
 
 
 def recount(tx: Transaction, chain_id: str) -> None:
-    """Count a history again, after rows of it were deleted or changed."""
+    """Count a history again, after rows of it were deleted or changed.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+    """
     tx.run(_RECOUNT_ONE, {"id": chain_id})
 
 
 def recount_all(tx: Transaction) -> int:
-    """Count again every history whose size is wrong; returns how many there were."""
+    """Count again every history whose size is wrong; return how many were wrong.
+
+    Args:
+        tx: The transaction.
+    """
     wrong = wrong_ids(tx)
     for chain_id in wrong:
         recount(tx, chain_id)
@@ -62,24 +71,41 @@ def recount_all(tx: Transaction) -> int:
 
 
 def wrong_ids(tx: Transaction) -> list[str]:
-    """Return the chains whose size is not the sum of their rows."""
+    """Return the chains whose size is not the sum of their rows.
+
+    Args:
+        tx: The transaction.
+    """
     return [row.id for row in tx.all(_WRONG)]
 
 
 def count_nearly_full(tx: Transaction, size: int) -> int:
-    """Return the number of histories with at least this size."""
+    """Return the number of histories with at least this size.
+
+    Args:
+        tx: The transaction.
+        size: A number of bytes.
+    """
     return int(tx.first(_NEARLY_FULL, {"size": size})[0])
 
 
 def size_of_log(changed: Mapping[str, Any]) -> int:
-    """Return the bytes that a logged change of settings adds to its history."""
+    """Return the bytes that a logged change of settings adds to its history.
+
+    Args:
+        changed: The changed settings, as the log stores them.
+    """
     return ROW_BYTES + size_of(to_json(changed))
 
 
 def is_full(tx: Transaction, chain: Chain) -> bool:
-    """Return whether the history was full when this transaction began to write it.
+    """Return True if the history was full when this transaction began to write it.
 
-    Once a write has begun, it may finish.
+    Once a write has begun, it may finish. So the size of the first call counts for the transaction.
+
+    Args:
+        tx: The transaction.
+        chain: The chain as it was read under the lock.
     """
     size = tx.history_bytes.setdefault(chain.id, chain.history_bytes)
     return size >= tx.quotas.history_bytes
@@ -111,7 +137,15 @@ def require_history(
 
 
 def require_history_for_proposal(tx: Transaction, chain: Chain) -> None:
-    """Raise TooLong if a locked chain's history is full: a proposal is always new."""
+    """Raise TooLong if a locked chain's history is full: a proposal is always new.
+
+    Args:
+        tx: The transaction.
+        chain: The chain as it was read under the lock.
+
+    Raises:
+        TooLong: The history is full.
+    """
     if is_full(tx, chain):
         tx.quotas.require_history(chain.history_bytes)
 

@@ -82,7 +82,12 @@ class MemorySize:
 
 
 def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, ChainOwner]:
-    """Return the owners of these chains by chain id."""
+    """Return the owners of these chains by chain id.
+
+    Args:
+        tx: The transaction.
+        chain_ids: The chains; deleted ones are left out.
+    """
     statement = (
         select(chains.c.id, chains.c.owner_kind, chains.c.owner_id, _OWNER_NAME.label("name"))
         .outerjoin(users, _IS_USER)
@@ -181,7 +186,12 @@ def blocks_marked_for(
 def ids_of_blocks(
     tx: Transaction, keys: Collection[tuple[str, str]]
 ) -> Mapping[tuple[str, str], str]:
-    """Return the ids of existing blocks by their chain and label."""
+    """Return the ids of existing blocks by their chain and label.
+
+    Args:
+        tx: The transaction.
+        keys: Pairs of chain id and label. They are one condition, so there should be few.
+    """
     if not keys:
         return {}
     conditions = [
@@ -193,7 +203,13 @@ def ids_of_blocks(
 
 
 def chains_of_blocks(tx: Transaction, scope: Scope, ids: Sequence[str]) -> Mapping[str, str]:
-    """Return the chains of the organization's blocks by block id."""
+    """Return the chains of the organization's blocks by block id.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's user does not matter.
+        ids: The blocks. Only the first 500 are read.
+    """
     if not ids:
         return {}
     statement = select(blocks.c.id, blocks.c.chain_id, blocks.c.organization_id).where(
@@ -204,7 +220,14 @@ def chains_of_blocks(tx: Transaction, scope: Scope, ids: Sequence[str]) -> Mappi
 
 
 def sizes_of_users(tx: Transaction, user_ids: Sequence[str]) -> Mapping[str, MemorySize]:
-    """Return the sizes of these users' memory by user id."""
+    """Return the sizes of these users' memory by user id.
+
+    A user without blocks and waiting proposals is missing.
+
+    Args:
+        tx: The transaction.
+        user_ids: The users.
+    """
     is_theirs = and_(chains.c.owner_kind == "user", chains.c.owner_id.in_(user_ids))
     sizes = select(
         chains.c.owner_id,
@@ -229,12 +252,25 @@ def blocks_of_chain(tx: Transaction, chain_id: str) -> Sequence[Row[Any]]:
     """Return a chain's blocks by label, without the block of rules for things never to remember.
 
     Each row has the length of the text and the number of waiting proposals.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+
+    Returns:
+        At most 500 rows: `id`, `label`, `title`, `limit`, `policy`, `read_only`, `is_untrusted`,
+        `length` and `waiting`.
     """
     return _listed(tx, and_(blocks.c.chain_id == chain_id, blocks.c.label != NEVER_REMEMBER))
 
 
 def blocks_with_ids(tx: Transaction, ids: Sequence[str]) -> Sequence[Row[Any]]:
-    """Return these blocks by label, with the columns of `blocks_of_chain`."""
+    """Return these blocks by label, with the columns of `blocks_of_chain`.
+
+    Args:
+        tx: The transaction.
+        ids: The blocks. At most 500 rows are returned.
+    """
     return _listed(tx, blocks.c.id.in_([*ids])) if ids else []
 
 
@@ -250,7 +286,13 @@ def _listed(tx: Transaction, condition: ColumnElement[bool]) -> Sequence[Row[Any
 
 
 def beginnings(tx: Transaction, chain_id: str, limit: int) -> list[str]:
-    """Return the beginnings of a chain's texts; texts about the person come first."""
+    """Return the beginnings of a chain's texts; texts about the person come first.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        limit: The most texts. Each has at most 2,000 characters; skills are left out.
+    """
     is_about = case((blocks.c.label.in_(_ABOUT_THE_PERSON), 0), else_=1)
     statement = (
         select(func.substr(blocks.c.value, 1, _LONGEST_BEGINNING).label("text"))
@@ -262,7 +304,12 @@ def beginnings(tx: Transaction, chain_id: str, limit: int) -> list[str]:
 
 
 def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:
-    """Return the labels of deleted blocks that were not restored."""
+    """Return the labels of deleted blocks that were not restored.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+    """
     is_deleted = (blocks_log.c.chain_id == chain_id) & blocks_log.c.deleted_label.is_not(None)
     is_back = select(blocks.c.label).where(blocks.c.chain_id == chain_id)
     statement = select(blocks_log.c.deleted_label).distinct().where(is_deleted).limit(MOST_NAMES)
@@ -274,6 +321,11 @@ def memory_in_numbers(tx: Transaction, user_id: str, chain_id: str) -> Mapping[s
     """Return the counts of a user's versions, blocks, messages and the like.
 
     The caller's access is checked before.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        chain_id: The user's chain.
     """
     of_chain = select(chains.c.versions).where(chains.c.id == chain_id)
     conditions = {
@@ -298,7 +350,15 @@ def memory_in_numbers(tx: Transaction, user_id: str, chain_id: str) -> Mapping[s
 def proposal_states(
     tx: Transaction, scope: Scope, run_ids: Iterable[str]
 ) -> Mapping[tuple[str, str], str]:
-    """Return the states of the proposals that runs made, by step and label."""
+    """Return the states of the proposals that runs made, by step and label.
+
+    If a step made several proposals for a label, the newest counts.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        run_ids: The runs. Only the first 500 by id are read.
+    """
     ids = sorted(set(run_ids))[:MOST_NAMES]
     columns = (proposals.c[name] for name in ("step_id", "label", "status"))
     statement = select(*columns).where(*in_scope(proposals, scope), proposals.c.run_id.in_(ids))

@@ -31,12 +31,20 @@ _RUNS_NAMED = (
 
 
 def is_of_runs(run_ids: Select[Any]) -> ColumnElement[bool]:
-    """Return the condition that a message belongs to one of the selected runs."""
+    """Return the condition that a message belongs to one of the selected runs.
+
+    Args:
+        run_ids: A select of run ids.
+    """
     return messages.c.run_id.in_(run_ids)
 
 
 def is_in_conversations(conversation_ids: Select[Any]) -> ColumnElement[bool]:
-    """Return the condition that a message is in one of the selected conversations."""
+    """Return the condition that a message is in one of the selected conversations.
+
+    Args:
+        conversation_ids: A select of conversation ids.
+    """
     return messages.c.conversation_id.in_(conversation_ids)
 
 
@@ -53,12 +61,23 @@ def ends_of_run() -> tuple[ScalarSelect[Any], ScalarSelect[Any]]:
 
 
 def ids_by_seq(tx: Transaction, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the ids of the messages with these seqs; deleted ones are left out."""
+    """Return the ids of the messages with these seqs; deleted ones are left out.
+
+    Args:
+        tx: The transaction.
+        numbers: The seqs. The caller's access to the messages is checked before.
+    """
     return {row.seq: row.id for row in tx.all(_IDS, {"numbers": list(numbers)})}
 
 
 def conversations_of_group(tx: Transaction, scope: Scope, group_id: str) -> list[str]:
-    """Return the ids of the conversations that hold messages of the group."""
+    """Return the ids of the conversations that hold messages of the group.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        group_id: The group of agents.
+    """
     statement = select(messages.c.conversation_id).where(
         messages.c.group_id == group_id, *in_scope(messages, scope)
     )
@@ -66,7 +85,13 @@ def conversations_of_group(tx: Transaction, scope: Scope, group_id: str) -> list
 
 
 def ids_of_group(tx: Transaction, group_id: str, conversation_id: str) -> list[str]:
-    """Return the ids of the group's messages in one conversation, oldest first."""
+    """Return the ids of the group's messages in one conversation, oldest first.
+
+    Args:
+        tx: The transaction.
+        group_id: The group of agents.
+        conversation_id: The conversation; the caller's access to it is checked before.
+    """
     statement = select(messages.c.id).where(
         messages.c.group_id == group_id, messages.c.conversation_id == conversation_id
     )

@@ -58,18 +58,43 @@ page_of_numbers = _ROWS.page_of_numbers
 
 
 def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
+    """Store new messages, and return their rows as they are stored.
+
+    The search index is not changed here.
+
+    Args:
+        tx: The transaction.
+        new: The messages in order. Texts get their normal form, except those that a provider
+            signed.
+
+    Returns:
+        A row for each message, with the columns `text` and `tool_name` too, and without `seq`.
+    """
     rows = [_values(_normal(message)) for message in new]
     tx.run(_INSERT, rows)
     return rows
 
 
 def of_run(tx: Transaction, run_id: str, *, after: int = 0) -> list[Message]:
-    """Return the messages of a run whose seq is greater than `after`, in order."""
+    """Return the messages of a run, in order.
+
+    Args:
+        tx: The transaction.
+        run_id: The run; the caller's access to it is checked before.
+        after: Only messages with a greater seq than this; 0: all.
+    """
     return _ROWS.all(tx, _OF_RUN, {"run_id": run_id, "after": after})
 
 
 def of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
-    """Return the messages of several runs, in order."""
+    """Return the messages of several runs, in order.
+
+    They are in the order of storage, so runs at the same time may be mixed.
+
+    Args:
+        tx: The transaction.
+        run_ids: The runs; the caller's access to them is checked before.
+    """
     if len(run_ids) == 1:
         return of_run(tx, run_ids[0])
     return _ROWS.all(tx, _OF_RUNS, {"run_ids": list(run_ids)})
@@ -136,6 +161,13 @@ def labelled(tx: Transaction, agent_id: str, user_id: str | None, most: int) -> 
 
 
 def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> list[Message]:
+    """Return the conversation's messages that clients sent with these otids, in no fixed order.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        otids: Ids that clients gave to their messages.
+    """
     return _ROWS.all(tx, _BY_OTIDS, {"conversation_id": conversation_id, "otids": list(otids)})
 
 
@@ -200,14 +232,24 @@ def page_of_kept(
 
 
 def lock(tx: Transaction, message_id: str) -> Message | None:
-    """Lock a message until the transaction ends, and return it; None if it is deleted."""
+    """Lock a message until the transaction ends, and return it; None if it is deleted.
+
+    Args:
+        tx: The transaction.
+        message_id: The message's id.
+    """
     if tx.first(_LOCK, {"id": message_id}) is None:
         return None
     return by_ids(tx, [message_id])[0]
 
 
 def rewrite(tx: Transaction, message: Message) -> None:
-    """Store other parts and another time of a message, and remove it from search."""
+    """Store other parts and another time of a message, and empty its text for search.
+
+    Args:
+        tx: The transaction.
+        message: The stored message with its new parts and its new `created_at`.
+    """
     columns = {
         "message_id": message.id,
         "new_parts": parts_to_json(message.parts),
@@ -218,7 +260,13 @@ def rewrite(tx: Transaction, message: Message) -> None:
 
 
 def rewrite_searchable(tx: Transaction, message: Message) -> str:
-    """Store another text of a message that search still finds; return the text for search."""
+    """Store another text of a message that search still finds; return the text for search.
+
+    Args:
+        tx: The transaction.
+        message: The stored message with its new parts and its `created_at`. The index is not
+            changed here.
+    """
     text = indexed_text(message)
     columns = {
         "parts": parts_to_json(message.parts),
@@ -257,6 +305,9 @@ def searchable_text(message: Message) -> str:
 
     It is spoken or read text, without prompts, heartbeats and results of searches. Texts of
     pictures come last, each with a mark.
+
+    Args:
+        message: The message.
     """
     is_event = message.role == "user" and not message.is_said
     if message.role in ("system", "summary") or is_event:
@@ -269,7 +320,11 @@ def searchable_text(message: Message) -> str:
 
 
 def indexed_text(message: Message) -> str:
-    """Return the searchable text as the database keeps it, without NUL."""
+    """Return the searchable text as the database keeps it, without NUL.
+
+    Args:
+        message: The message.
+    """
     return searchable_text(message).replace("\0", " ")
 
 

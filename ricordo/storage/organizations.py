@@ -22,13 +22,27 @@ _NAMED = _ROWS.select.where(_IS_NAMED, _IS_REAL).order_by(organizations.c.seq).l
 
 
 def named(tx: Transaction, name: str) -> Organization | None:
-    """Return the organization with this id or name; None if there is none."""
+    """Return the organization with this id or name; None if there is none.
+
+    Args:
+        tx: The transaction.
+        name: An id or a name.
+    """
     if "\0" in name:
         return None
     return _ROWS.first(tx, _NAMED, {"name": name})
 
 
 def require(tx: Transaction, name: str) -> Organization:
+    """Return the organization with this id or name.
+
+    Args:
+        tx: The transaction.
+        name: An id or a name.
+
+    Raises:
+        NotFound: There is no such organization.
+    """
     organization = named(tx, name)
     if organization is None:
         raise NotFound(
@@ -38,10 +52,26 @@ def require(tx: Transaction, name: str) -> Organization:
 
 
 def lock(tx: Transaction, id: str) -> None:
+    """Lock an organization until the transaction ends. Does nothing on SQLite.
+
+    Args:
+        tx: The transaction.
+        id: The organization.
+    """
     tx.lock(_LOCK, {"id": id})
 
 
 def create(tx: Transaction, name: str) -> Organization:
+    """Create an organization.
+
+    Args:
+        tx: The transaction.
+        name: The name, unique on this server. It may not have the form of an id.
+
+    Raises:
+        Invalid: No organization can have this name.
+        Collision: The name is used, or is an id.
+    """
     require_fit_name(name, "An organization")
     if is_id(name, "org") or named(tx, name):
         raise Collision(f'An organization "{name}" already exists. Choose another name.')
@@ -51,9 +81,20 @@ def create(tx: Transaction, name: str) -> Organization:
 
 
 def page(tx: Transaction, page: Page) -> list[Organization]:
+    """Return one page of the organizations.
+
+    Args:
+        tx: The transaction.
+        page: The part of the list.
+    """
     return _ROWS.page(tx, None, page, _IS_REAL)
 
 
 def every_id(tx: Transaction) -> Sequence[str]:
+    """Return the ids of all organizations, the oldest first, without that of deleted rows.
+
+    Args:
+        tx: The transaction.
+    """
     statement = _ROWS.select.where(_IS_REAL).order_by(organizations.c.seq)
     return [organization.id for organization in _ROWS.all(tx, statement)]

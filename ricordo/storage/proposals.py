@@ -213,6 +213,17 @@ def store(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
+    """Return the proposal with this id.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The proposal's id.
+
+    Raises:
+        NotFound: There is no such proposal, or the caller may not see it.
+        Conflict: One of its texts is damaged.
+    """
     parameters = {"id": id, "organization_id": scope.organization_id}
     if scope.subject_id is None:
         row = tx.first(_BY_ID, parameters)
@@ -224,6 +235,11 @@ def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
 def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
     """Lock one proposal until this transaction ends, and return its current state.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The proposal's id.
+
     Raises:
         NotFound: There is no such proposal, or the caller may not see it.
     """
@@ -232,6 +248,13 @@ def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
 
 
 def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
+    """Return the proposals that a step made, the oldest first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; proposals that the caller may not see are left out.
+        step_id: The step.
+    """
     if scope.subject_id is None:
         visible = []
     else:
@@ -243,21 +266,50 @@ def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
 
 
 def follow(tx: Transaction, chain_id: str, old_label: str, label: str) -> None:
+    """Give the waiting proposals for a renamed block its new label.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain of the block.
+        old_label: The label of the block before.
+        label: The label of the block now.
+    """
     tx.run(_FOLLOW, {"of_chain": chain_id, "old_label": old_label, "relabelled": label})
 
 
 def end_of_deleted(tx: Transaction, chain_id: str, label: str) -> None:
-    """Let the open proposals for a deleted block expire."""
+    """Let the waiting proposals for a deleted block expire.
+
+    They get the note `DELETED`, by which `reopen` finds them.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain of the block.
+        label: The label of the deleted block.
+    """
     tx.run(_END_DELETED, {"of_chain": chain_id, "old_label": label, "now": tx.clock.now()})
 
 
 def reopen(tx: Transaction, chain_id: str, label: str) -> None:
-    """Reopen the proposals that expired with a block which is now restored."""
+    """Reopen the proposals that expired with a block which is now restored.
+
+    Each is open again, even if it had a conflict or its time has passed.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain of the block.
+        label: The label of the restored block.
+    """
     tx.run(_REOPEN, {"of_chain": chain_id, "old_label": label})
 
 
 def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:
-    """Return the chain's proposals that can still be decided, the oldest first."""
+    """Return the chain's proposals that can still be decided, the oldest first.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+    """
     return _proposals(tx, tx.all(_WAITING, {"chain_id": chain_id}))
 
 
@@ -306,14 +358,23 @@ def rejected_by(
 
 
 def waiting_ids(tx: Transaction, chain_id: str, limit: int) -> list[str]:
-    """Return the ids of at most `limit` waiting proposals, the oldest first, conflicts last."""
+    """Return the ids of waiting proposals, the oldest first, those with conflicts last.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        limit: The most ids.
+    """
     return [row.id for row in tx.all(_WAITING_IDS, {"chain_id": chain_id, "limit": limit})]
 
 
 def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) -> dict[str, int]:
     """Return the number of waiting proposals in the chain by label.
 
-    With an author, only the author's proposals count.
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        author: Only proposals by this author count, compared by kind and id; None: all.
     """
     if author is None:
         rows = tx.all(_COUNTS, {"chain_id": chain_id})
@@ -327,7 +388,13 @@ def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) 
 def waiting_counts_by_owner(
     tx: Transaction, user_ids: Sequence[str], agent_ids: Sequence[str]
 ) -> dict[str, int]:
-    """Return the number of these agents' waiting proposals for each of these users."""
+    """Return the number of these agents' waiting proposals for each of these users.
+
+    Args:
+        tx: The transaction.
+        user_ids: The users whose memory it is. Those without proposals are missing.
+        agent_ids: The authors.
+    """
     statement = (
         select(chains.c.owner_id, func.count())
         .join(chains, chains.c.id == proposals.c.chain_id)
@@ -339,6 +406,14 @@ def waiting_counts_by_owner(
 
 
 def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> list[Proposal]:
+    """Return one page of the proposals that the caller may see.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list. A bounded page ends where the texts exceed the size of a list.
+        filters: The conditions.
+    """
     names = ("chain_id", "label", "status", "author_id", "run_id")
     fields = {name: getattr(filters, name) for name in names}
     equal = (proposals.c[name] == field for name, field in fields.items() if field is not None)
@@ -371,7 +446,13 @@ def of_skills(tx: Transaction, scope: Scope, chain_id: str, limit: int) -> list[
 
 
 def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Proposal]:
-    """Return the waiting proposals of these runs."""
+    """Return the waiting proposals of these runs, the oldest first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; proposals that the caller may not see are left out.
+        run_ids: The runs.
+    """
     conditions = (*in_scope(proposals, scope), proposals.c.run_id.in_(run_ids), WAITS)
     return _proposals(tx, tx.all(_SELECT.where(*conditions).order_by(proposals.c.seq)))
 
@@ -399,19 +480,34 @@ def of_users(*conditions: ColumnElement[bool], only_enabled: bool = False) -> Su
 
 
 def existing_ids(tx: Transaction, ids: Sequence[str]) -> list[str]:
-    """Return the ids among these whose proposals exist."""
+    """Return the ids of the proposals that exist, in no fixed order.
+
+    Args:
+        tx: The transaction.
+        ids: Ids of proposals, of any organization.
+    """
     return [row.id for row in tx.all(select(proposals.c.id).where(proposals.c.id.in_(ids)))]
 
 
 def count_waiting_for(tx: Transaction, user_id: str) -> int:
-    """Return the number of proposals that wait for this user."""
+    """Return the number of proposals that wait for this user.
+
+    Args:
+        tx: The transaction.
+        user_id: The user who owns the memory.
+    """
     waiting = of_users(WAITS)
     statement = select(func.count()).select_from(waiting).where(waiting.c.owner_id == user_id)
     return int(tx.all(statement)[0][0])
 
 
 def count_all_waiting(tx: Transaction, organization_id: str | None = None) -> int:
-    """Return the number of proposals that wait, in one organization or in all."""
+    """Return the number of proposals that wait.
+
+    Args:
+        tx: The transaction.
+        organization_id: Only proposals in this organization; None: in all.
+    """
     return int(tx.all(_in_organization(select(func.count()).where(WAITS), organization_id))[0][0])
 
 
@@ -445,13 +541,24 @@ def _in_organization(statement: Select[Any], organization_id: str | None) -> Sel
 
 
 def count_waiting(tx: Transaction, scope: Scope) -> int:
-    """Return the number of waiting proposals that the caller may see."""
+    """Return the number of waiting proposals that the caller may see.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+    """
     statement = select(func.count()).select_from(proposals)
     return int(tx.all(statement.where(*in_scope(proposals, scope), WAITS))[0][0])
 
 
 def count_decidable(tx: Transaction, scope: Scope) -> int:
-    """Return the number of waiting proposals that the caller may decide on."""
+    """Return the number of waiting proposals that the caller may decide on.
+
+    Args:
+        tx: The transaction.
+        scope: The caller. One who may not decide for everybody decides about the memory of the user
+            whom the key is for; with access to all data, also about the memory of agents.
+    """
     if scope.decides_for_everybody:
         return count_waiting(tx, scope)
     user_id = scope.subject or scope.user_id
@@ -488,12 +595,22 @@ def take_untold(tx: Transaction, agent_id: str, user_id: str, limit: int) -> lis
 
 
 def are_untold(tx: Transaction, agent_id: str, user_id: str) -> bool:
-    """Return True if a rejection by this user was not reported to the agent yet."""
+    """Return True if a rejection by this user was not reported to the agent yet.
+
+    Args:
+        tx: The transaction.
+        agent_id: The author of the proposals.
+        user_id: The owner, who rejected them.
+    """
     return tx.first(_ANY_UNTOLD, {"agent_id": agent_id, "user_id": user_id}) is not None
 
 
 def expire(tx: Transaction) -> int:
-    """Mark some overdue proposals as expired, and return their number."""
+    """Mark some overdue proposals as expired, and return their number.
+
+    Args:
+        tx: The transaction.
+    """
     ids = [row.id for row in tx.all(_DUE, {"now": tx.clock.now()})]
     if ids:
         # A proposal that was decided meanwhile stays unchanged.

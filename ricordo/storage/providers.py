@@ -37,7 +37,15 @@ _UPDATE = setter(providers, *_CHANGED, where=providers.c.id == bindparam("provid
 
 
 def insert_one(tx: Transaction, provider: OrganizationProvider) -> None:
-    """Store a new provider. Raises Collision if the organization has the name already."""
+    """Store a new provider.
+
+    Args:
+        tx: The transaction.
+        provider: The provider, whose secret is already encrypted.
+
+    Raises:
+        Collision: The organization has a provider with this name.
+    """
     name = {"name": provider.name, "organization_id": provider.organization_id}
     if tx.first(_BY_NAME, name) is not None:
         raise Collision(
@@ -47,6 +55,16 @@ def insert_one(tx: Transaction, provider: OrganizationProvider) -> None:
 
 
 def get(tx: Transaction, scope: Scope, provider_id: str) -> OrganizationProvider:
+    """Return the organization's provider with this id, its secret still encrypted.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        provider_id: The provider's id.
+
+    Raises:
+        NotFound: The organization has no such provider.
+    """
     row = tx.first(_BY_ID, {"id": provider_id, "organization_id": scope.organization_id})
     return _provider(require_found(row, "Provider", provider_id))
 
@@ -89,11 +107,22 @@ def page(
 
 
 def of_organization(tx: Transaction, organization_id: str) -> tuple[OrganizationProvider, ...]:
+    """Return the organization's providers, the oldest first.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+    """
     return tuple(_provider(row) for row in tx.all(_ALL, {"organization_id": organization_id}))
 
 
 def update(tx: Transaction, provider: OrganizationProvider) -> None:
-    """Store a provider that `get_for_change` returned, with its changes."""
+    """Store the changed address, secret and settings of a provider.
+
+    Args:
+        tx: The transaction.
+        provider: The provider that `get_for_change` returned, with its changes.
+    """
     columns = _values(provider)
     tx.run(
         _UPDATE,
@@ -102,6 +131,16 @@ def update(tx: Transaction, provider: OrganizationProvider) -> None:
 
 
 def delete_one(tx: Transaction, scope: Scope, provider_id: str) -> None:
+    """Delete the organization's provider with this id.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        provider_id: The provider's id.
+
+    Raises:
+        NotFound: The organization has no such provider.
+    """
     get(tx, scope, provider_id)
     tx.run(delete(providers).where(providers.c.id == provider_id))
 

@@ -67,20 +67,44 @@ note = _REMOTES.updates("followed", "seen", "last_error", "last_at", locked=None
 def insert_one(tx: Transaction, remote: Remote) -> None:
     """Store a new remote.
 
-    Raises Collision if the chain has a remote of this kind at this address.
+    Args:
+        tx: The transaction.
+        remote: The remote.
+
+    Raises:
+        Collision: The chain has a remote of this kind at this address.
     """
     _REMOTES.insert(tx, remote)
 
 
 def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
+    """Return the chain's remotes, the oldest first.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain; the caller's access to it is checked before.
+    """
     return _REMOTES.all(tx, _OF_CHAIN, {"chain_id": chain_id})
 
 
 def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
+    """Return the remotes of this kind at this address, of all chains and organizations.
+
+    Args:
+        tx: The transaction.
+        kind: The kind of the remote, such as "git".
+        address: The whole address as it is stored.
+    """
     return _REMOTES.all(tx, _AT, {"kind": kind, "address": address})
 
 
 def of_kind(tx: Transaction, kind: str) -> list[Remote]:
+    """Return the remotes of this kind, of all organizations.
+
+    Args:
+        tx: The transaction.
+        kind: The kind, such as "git".
+    """
     return _REMOTES.all(tx, _OF_KIND, {"kind": kind})
 
 
@@ -117,12 +141,24 @@ def chains_without(
 
 
 def organization_ids(tx: Transaction) -> list[str]:
-    """Return the ids of all organizations, without the organization that holds deleted rows."""
+    """Return the ids of all organizations, without the organization that holds deleted rows.
+
+    Args:
+        tx: The transaction.
+    """
     return [row.id for row in tx.all(_ORGANIZATIONS)]
 
 
 def owner_of(tx: Transaction, chain_id: str) -> str:
-    """Return the id of the chain's owner, a user. Raises NotFound."""
+    """Return the id of the chain's owner, a user.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+
+    Raises:
+        NotFound: The chain was erased.
+    """
     row = tx.first(_OWNER, {"id": chain_id})
     if row is None:
         raise NotFound("This memory was erased.")
@@ -142,4 +178,10 @@ def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
 
 
 def remove(tx: Transaction, remote: Remote) -> None:
+    """Delete a remote. Its content there stays.
+
+    Args:
+        tx: The transaction.
+        remote: The remote.
+    """
     tx.run(_DELETE, {"id": remote.id})

@@ -109,7 +109,13 @@ class RewrittenChain:
 
 
 def new_id_of(tx: Transaction, chain_id: str, id: bytes) -> bytes | None:
-    """Return the id that a rewritten version has now; None if it was not rewritten."""
+    """Return the id that a rewritten version has now; None if it was not rewritten.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        id: The 20 bytes of an id that a version had.
+    """
     current = id
     for _ in range(_MOST_REWRITINGS):
         row = tx.first(_TOMBSTONE, {"chain_id": chain_id, "id": current})
@@ -123,12 +129,25 @@ _MOST_REWRITINGS = 1_000
 
 
 def rewritten_ids(tx: Transaction, chain_id: str) -> frozenset[bytes]:
-    """Return the ids of versions before they were rewritten."""
+    """Return the ids of versions before they were rewritten.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+    """
     return frozenset(bytes(row.id) for row in tx.all(_TOMBSTONES, {"chain_id": chain_id}))
 
 
 def rewrite(tx: Transaction, chain_id: str, changes: TextChanges) -> RewrittenChain | None:
-    """Change the texts of a chain in all its versions; None if the chain was deleted."""
+    """Change the texts of a chain in all its versions; None if the chain was deleted.
+
+    Proposals that have no effect any more are deleted.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain, which is locked here.
+        changes: The functions that change its texts. An unchanged text keeps its id.
+    """
     chain = versions.lock(tx, chain_id)
     if chain is None:
         return None

@@ -174,6 +174,10 @@ def joined(statement: Select[Any], run_id: ColumnElement[str]) -> Select[Any]:
     The values are None if the run or the conversation does not exist. The new columns are the run's
     status and ended_at, and the conversation's conversation_id, window, last_run_ended_at and
     last_stop_reason.
+
+    Args:
+        statement: The select to extend.
+        run_id: The column with the id of a run.
     """
     is_its = (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None)
     names = ("window", "last_run_ended_at", "last_stop_reason")
@@ -192,8 +196,12 @@ def joined(statement: Select[Any], run_id: ColumnElement[str]) -> Select[Any]:
 def save(tx: Transaction, run: Run) -> None:
     """Store a run's progress or end, under its lease.
 
+    Args:
+        tx: The transaction.
+        run: The run with its new fields and the token of its lease.
+
     Raises:
-        LeaseLost: if it has ended, or if another process has the lease.
+        LeaseLost: The run has ended, or another process has the lease.
     """
     if not _save(tx, run, token=run.lease_token):
         raise LeaseLost(f"{run.id} was ended by someone else.")
@@ -202,13 +210,26 @@ def save(tx: Transaction, run: Run) -> None:
 def begin_planned(tx: Transaction, run: Run) -> bool:
     """Begin a planned run, which takes its conversation's lease.
 
-    Returns False if it has begun or ended already.
+    Args:
+        tx: The transaction.
+        run: The planned run with its lease token and the lease's end.
+
+    Returns:
+        False if the run has begun or ended already.
+
+    Raises:
+        Collision: Another run has the conversation's lease.
     """
     return _begin(tx, run) > 0
 
 
 def planned(tx: Transaction, agent_id: str) -> list[Run]:
-    """Return the agent's planned runs that have not begun, the oldest first."""
+    """Return the agent's planned runs that have not begun, the oldest first.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+    """
     return _RUNS.all(tx, _PLANNED, {"agent_id": agent_id})
 
 
@@ -225,6 +246,17 @@ def agents_with_planned(tx: Transaction, purpose: str, before: int) -> list[tupl
 
 
 def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
+    """Extend the lease of an open run.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+        token: The token of the lease.
+        expires_at: The new end of the lease in microseconds UTC.
+
+    Returns:
+        False if the run has ended, or if another process has the lease.
+    """
     return (
         tx.run(_RENEW, {"run_id": run_id, "token": token, "new_lease_expires_at": expires_at}) > 0
     )
@@ -233,7 +265,12 @@ def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
 def end(tx: Transaction, run: Run) -> bool:
     """End a run without its lease, as a cancel or a repair does.
 
-    Returns False if it has ended already.
+    Args:
+        tx: The transaction.
+        run: The run with its `ended_at`, its status and the other fields of its end.
+
+    Returns:
+        False if the run has ended already; then nothing changes.
     """
     return _end(tx, run) > 0
 
@@ -241,23 +278,43 @@ def end(tx: Transaction, run: Run) -> bool:
 def note_callback(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> None:
     """Store the answer of the run's callback with the run.
 
-    `changes` may hold `sent_at` in microseconds, `status_code` and `error`.
+    Args:
+        tx: The transaction.
+        run_id: The run; if it was deleted, nothing happens.
+        changes: The fields to set: `sent_at` in microseconds UTC, `status_code` or `error`.
     """
     if run := lock(tx, run_id):
         _note_callback(tx, replace(run, callback=run.callback | dict(changes)))
 
 
 def forget_bodies(tx: Transaction, conversation_id: str) -> None:
+    """Forget the hashes of the request bodies of a conversation's runs.
+
+    So a request with an equal body is no repeat.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+    """
     tx.run(_FORGET_BODIES, {"new_body_hash": None, "in_conversation": conversation_id})
 
 
 def lock(tx: Transaction, run_id: str) -> Run | None:
-    """Lock the run until this transaction ends, and return it; None if there is none."""
+    """Lock the run until this transaction ends, and return it; None if there is none.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+    """
     return _RUNS.first_locked(tx, _LOCK, {"run_id": run_id})
 
 
 def expired(tx: Transaction) -> list[Run]:
-    """Lock and return the open runs with an expired lease, the oldest first."""
+    """Lock and return the open runs with an expired lease, the oldest first.
+
+    Args:
+        tx: The transaction.
+    """
     return _RUNS.all(tx, _EXPIRED, {"now": tx.clock.now()})
 
 
@@ -330,6 +387,16 @@ def page(
     statuses: Sequence[str] = (),
     **equal: Any,
 ) -> list[Run]:
+    """Return one page of the runs that the caller may see.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        agent_ids: Only runs of these agents; without any, of all agents.
+        statuses: Only runs with one of these statuses; without any, any status.
+        **equal: Values by column; None is ignored.
+    """
     if agent_ids:
         of_agents = runs.c.agent_id.in_(agent_ids)
     else:
@@ -418,7 +485,12 @@ def page_of_steps(
 
 
 def context_tokens(tx: Transaction, run_id: str) -> int | None:
-    """Return the tokens in the window at the run's last step; None if they were not counted."""
+    """Return the tokens in the window at the run's last step; None if they were not counted.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+    """
     row = tx.first(_LAST_STEP, {"run_id": run_id})
     if row:
         return row.prompt_tokens + row.completion_tokens or None
@@ -429,6 +501,11 @@ def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
     """Delete a run with its steps; its messages stay.
 
     The steps' tokens move to the expenses.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        run_id: The run's id.
 
     Raises:
         NotFound: There is no such run, or the caller may not see it.
@@ -465,17 +542,35 @@ def append_events(tx: Transaction, run_id: str, first: int, data: Sequence[str])
 def events_after(
     tx: Transaction, run_id: str, number: int = 0, limit: int = 2**31
 ) -> list[RunEvent]:
+    """Return the stored events of a run's stream, in order.
+
+    Args:
+        tx: The transaction.
+        run_id: The run; the caller's access to it is checked before.
+        number: Only events with a greater number.
+        limit: The most events.
+    """
     return _EVENTS.all(tx, _EVENTS_AFTER, {"run_id": run_id, "after": number, "limit": limit})
 
 
 def last_event(tx: Transaction, run_id: str) -> RunEvent | None:
+    """Return the last stored event of a run's stream; None if there is none.
+
+    Args:
+        tx: The transaction.
+        run_id: The run; the caller's access to it is checked before.
+    """
     return _EVENTS.first(tx, _LAST_EVENT, {"run_id": run_id})
 
 
 def prune_events(tx: Transaction, before: int) -> int:
-    """Delete some events of runs that ended before this time, and return their number.
+    """Delete some old events, and return their number.
 
     Call it until it returns 0.
+
+    Args:
+        tx: The transaction.
+        before: Events of runs that ended before this time (microseconds UTC) are deleted.
     """
     rows = tx.all(_OLD_EVENTS, {"before": before})
     if not rows:
@@ -484,11 +579,26 @@ def prune_events(tx: Transaction, before: int) -> int:
 
 
 def trace_of_step(tx: Transaction, scope: Scope, step_id: str) -> Trace | None:
+    """Return the trace of a step's model call; None if there is none or the caller may not see it.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        step_id: The step.
+    """
     parameters = {"step_id": step_id, "organization_id": scope.organization_id}
     return _TRACES.first(tx, _TRACE_OF_STEP.where(*in_scope(traces, scope)), parameters)
 
 
 def traces_of_run(tx: Transaction, scope: Scope, run_id: str, limit: int) -> list[Trace]:
+    """Return the first traces of a run, the oldest first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; traces that the caller may not see are left out.
+        run_id: The run.
+        limit: The most traces.
+    """
     parameters = {"run_id": run_id, "organization_id": scope.organization_id, "limit": limit}
     return _TRACES.all(tx, _TRACES_OF_RUN.where(*in_scope(traces, scope)), parameters)
 
@@ -513,7 +623,12 @@ def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
 
 
 def add_expense(tx: Transaction, *spent: Expense) -> None:
-    """Store expenses; one without a time gets the current time."""
+    """Store expenses.
+
+    Args:
+        tx: The transaction.
+        *spent: The expenses. One without a time gets the current time.
+    """
     now = tx.clock.now()
     _EXPENSES.insert(
         tx,
@@ -543,6 +658,14 @@ def used_since(
 
 
 def keep_spent(tx: Transaction, step_ids: Sequence[str]) -> None:
+    """Move the tokens of steps from their runs to the expenses, before the steps are deleted.
+
+    The runs then count no tokens, so all steps of a run are moved one after the other.
+
+    Args:
+        tx: The transaction.
+        step_ids: The steps; ids of missing ones are ignored.
+    """
     tx.run(_KEEP, {"ids": list(step_ids)})
     tx.run(_EMPTY, {"ids": list(step_ids)})
 

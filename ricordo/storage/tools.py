@@ -79,15 +79,36 @@ def joined(statement: Select[Any], tool_id: ColumnElement[str]) -> Select[Any]:
     """Return the statement joined with the tool whose id is in this column.
 
     The columns of `ROWS` follow those of the statement.
+
+    Args:
+        statement: A select. Its rows without a tool are lost.
+        tool_id: The column with the id of a tool.
     """
     return statement.add_columns(*ROWS.columns).join(tools, tools.c.id == tool_id)
 
 
 def lock(tx: Transaction, scope: Scope) -> None:
+    """Lock the organization, so that only one transaction at a time changes its tools.
+
+    Does nothing on SQLite.
+
+    Args:
+        tx: The transaction.
+        scope: The organization.
+    """
     tx.lock(_LOCK, {"id": scope.organization_id})
 
 
 def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:
+    """Store new tools.
+
+    Args:
+        tx: The transaction.
+        new: The tools, whose names are unused in their organization.
+
+    Raises:
+        Collision: A name is used.
+    """
     ROWS.insert(tx, *new)
 
 
@@ -98,6 +119,11 @@ get = ROWS.get
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
     """Return the tools with these ids, in order.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        ids: The tools' ids.
+
     Raises:
         NotFound: One of the tools does not exist.
     """
@@ -107,6 +133,15 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
 
 
 def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, Tool]:
+    """Return the organization's tools with these names, by name.
+
+    A missing tool is left out.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        names: The names, compared exactly.
+    """
     read = ROWS.all(tx, _BY_NAMES, {"names": list(names), "organization_id": scope.organization_id})
     return {tool.name: tool for tool in read}
 
@@ -140,13 +175,25 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
 
 
 def names(tx: Transaction, scope: Scope) -> list[str]:
-    """Return the names of the organization's tools."""
+    """Return the names of the organization's tools, in order of the alphabet.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+    """
     listed = select(tools.c.name).where(tools.c.organization_id == scope.organization_id)
     return [row.name for row in tx.all(listed.order_by(tools.c.name))]
 
 
 def replacement(missing: Sequence[str]) -> str:
-    """Return a hint for missing tools of the retired Letta V1 server; "" for others."""
+    """Return a hint for missing tools of the retired Letta V1 server; "" for others.
+
+    Args:
+        missing: Names of tools that do not exist.
+
+    Returns:
+        A sentence that begins with ". ".
+    """
     hints = list(dict.fromkeys(REPLACEMENTS[name] for name in missing if name in REPLACEMENTS))
     if hints:
         return f". Use {'; '.join(hints)}."
@@ -154,11 +201,22 @@ def replacement(missing: Sequence[str]) -> str:
 
 
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
+    """Return the agent's tools in order of attachment.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent; the caller's access to it is checked before.
+    """
     return tuple(ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id}))
 
 
 def of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, tuple[Tool, ...]]:
-    """Return the tools of each of these agents by id, in order of attachment."""
+    """Return the tools of each of these agents by id, in order of attachment.
+
+    Args:
+        tx: The transaction.
+        agent_ids: The agents; one without tools has an empty tuple.
+    """
     tools_by_seq: dict[str, dict[int, Tool]] = {id: {} for id in agent_ids}
     for row in tx.all(_OF_AGENTS, {"agent_ids": list(agent_ids)}):
         tool = ROWS.of(row[:-1])
@@ -171,10 +229,25 @@ def of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, tuple[Tool
 
 
 def page(tx: Transaction, scope: Scope, page: Page, filters: ToolFilter) -> list[Tool]:
+    """Return one page of the organization's tools.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        filters: The conditions.
+    """
     return ROWS.page(tx, scope, page, *_conditions(filters))
 
 
 def count(tx: Transaction, scope: Scope, filters: ToolFilter = ToolFilter()) -> int:
+    """Return the number of the organization's tools.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        filters: The conditions; by default every tool counts.
+    """
     return ROWS.count(tx, scope, *_conditions(filters))
 
 
@@ -198,7 +271,14 @@ def _conditions(filters: ToolFilter) -> Iterator[ColumnElement[bool]]:
 
 
 def agents_with(tx: Transaction, tool_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the ids of the agents that have these tools, by tool id."""
+    """Return the ids of the agents that have these tools, by tool id.
+
+    A tool that no agent has is missing.
+
+    Args:
+        tx: The transaction.
+        tool_ids: The tools.
+    """
     agent_ids: dict[str, list[str]] = {}
     for row in tx.all(_AGENTS_WITH, {"ids": list(tool_ids)}):
         agent_ids.setdefault(row.tool_id, []).append(row.agent_id)
@@ -206,22 +286,59 @@ def agents_with(tx: Transaction, tool_ids: Sequence[str]) -> dict[str, list[str]
 
 
 def attach(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:
+    """Attach tools to the agent.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent; the caller's access to it is checked before.
+        tool_ids: The tools in the order of attachment.
+
+    Raises:
+        Collision: The agent has one of the tools, or a tool does not exist.
+    """
     tx.run(_ATTACH, [{"agent_id": agent_id, "tool_id": tool_id} for tool_id in tool_ids])
 
 
 def detach(tx: Transaction, agent_id: str, tool_id: str) -> bool:
+    """Detach a tool from the agent.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent; the caller's access to it is checked before.
+        tool_id: The tool.
+
+    Returns:
+        False if it was not attached.
+    """
     return tx.run(_DETACH, {"agent_id": agent_id, "tool_id": tool_id}) > 0
 
 
 def detach_all(tx: Transaction, agent_id: str) -> None:
+    """Detach all tools from the agent.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent; the caller's access to it is checked before.
+    """
     tx.run(_DETACH_ALL, {"agent_id": agent_id})
 
 
 def delete_all(tx: Transaction, tool_ids: Sequence[str]) -> None:
-    """Delete these tools, which no agent has."""
+    """Delete these tools, which no agent has.
+
+    Args:
+        tx: The transaction.
+        tool_ids: The tools.
+    """
     tx.run(_DELETE_ALL, {"ids": list(tool_ids)})
 
 
 def remove(tx: Transaction, tool_id: str) -> None:
+    """Detach a tool from all agents, and delete it.
+
+    Args:
+        tx: The transaction.
+        tool_id: The tool; the caller's right to delete it is checked before.
+    """
     tx.run(_DETACH_FROM_ALL, {"tool_id": tool_id})
     tx.run(_DELETE, {"id": tool_id})

@@ -184,13 +184,26 @@ class VersionPlan:
 
 
 def insert_chain(tx: Transaction, chain: Chain) -> None:
+    """Store a new chain as it is, without versions.
+
+    Args:
+        tx: The transaction.
+        chain: The chain.
+
+    Raises:
+        Collision: The owner has a chain already.
+    """
     _CHAINS.insert(tx, chain)
 
 
 def lock(tx: Transaction, chain_id: str) -> Chain | None:
     """Lock a chain and its blocks for a change; None if the chain was deleted.
 
-    The chain's remotes sync after the commit.
+    Jobs to sync the chain's remotes are added, even if the transaction changes nothing.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain. Its row is locked until the transaction ends.
     """
     row = tx.first(_LOCK, {"id": chain_id})
     if row is None:
@@ -203,12 +216,25 @@ def lock(tx: Transaction, chain_id: str) -> Chain | None:
 
 
 def lock_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
-    """Lock several chains in the order of their ids, to avoid deadlocks."""
+    """Lock several chains in the order of their ids, to avoid deadlocks.
+
+    Args:
+        tx: The transaction.
+        chain_ids: The chains in any order; deleted ones are ignored.
+    """
     for chain_id in sorted(set(chain_ids)):
         lock(tx, chain_id)
 
 
 def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> Chain | None:
+    """Return the chain of this owner; None if there is none.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's right to read it is checked elsewhere.
+        owner_kind: The kind of the owner: "user", "agent" or "block".
+        owner_id: The id of the owner.
+    """
     parameters = {
         "owner_kind": owner_kind,
         "owner_id": owner_id,
@@ -390,7 +416,12 @@ def row_of(
 def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> int:
     """Store versions that `row_of` made, in order.
 
-    Returns the bytes that they add to the history, for `advance`.
+    Args:
+        tx: The transaction.
+        rows: The rows, whose numbers follow the chain's last version.
+
+    Returns:
+        The bytes that they add to the history, for `advance`.
     """
     tx.run(_INSERT_COMMIT, rows)
     return _size_of(rows)
@@ -402,7 +433,13 @@ def _size_of(rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def advance(tx: Transaction, chain: Chain, grown: int) -> None:
-    """Store the tip of a chain, and the growth of its history in bytes."""
+    """Store the head, the number of versions and the tree of a chain.
+
+    Args:
+        tx: The transaction.
+        chain: The chain after the new versions.
+        grown: The bytes to add to the size of its history.
+    """
     row = _CHAINS.values(chain)
     values = {f"new_{name}": row[name] for name in ("head", "versions", "files")}
     tx.run(_ADVANCE, {**values, "grown": grown, "this_id": chain.id})
@@ -499,6 +536,11 @@ def read_texts(
 
 def read_text(tx: Transaction, chain_id: str, id: bytes) -> str:
     """Return a text of the chain.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        id: The 20 bytes of the text's id (a git blob).
 
     Raises:
         NotFound: The chain has no such text.

@@ -31,7 +31,11 @@ Tag = Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)]
 
 
 def few(noun: str) -> BeforeValidator:
-    """Return a check that a list is not empty and not longer than a request may be."""
+    """Return a check that a list is not empty and not longer than a request may be.
+
+    Args:
+        noun: The elements of the list in the plural, for the error.
+    """
 
     def check(rows: Any) -> Any:
         if isinstance(rows, list) and not 1 <= len(rows) <= MOST_ITEMS:
@@ -68,9 +72,16 @@ class PassageItem(RequestPart):
     created_at: str | None = None
 
     def timestamp(self, zone: tzinfo = UTC) -> int | None:
-        """Return the passage's time as sent, in microseconds UTC, or None.
+        """Return the passage's time as sent, in microseconds UTC.
 
-        Raises Invalid.
+        Args:
+            zone: The time zone of a time that names none.
+
+        Returns:
+            The time, or None if none was sent.
+
+        Raises:
+            Invalid: The time is malformed, or could not be shown in every time zone.
         """
         if self.created_at is None:
             return None

@@ -51,7 +51,12 @@ class JobResponse(ResponseModel):
 
     @classmethod
     def of(cls, job: Any, /, **_fields: Any) -> Json:
-        """Return the job."""
+        """Return the job.
+
+        Args:
+            job: The stored job (a `Job`).
+            **_fields: Ignored; all fields come from the job.
+        """
         if job.ended_at and job.started_at:
             duration = job.ended_at - job.started_at
         else:
@@ -95,7 +100,12 @@ class QueueResponse(ResponseModel):
 
     @classmethod
     def of(cls, queue: Any, /, **_fields: Any) -> Json:
-        """Return the queue."""
+        """Return the queue.
+
+        Args:
+            queue: The state of the queue, as `read_queue` returns it.
+            **_fields: Ignored; all fields come from the queue.
+        """
         return super().of(
             queue,
             waiting=queue.count("waiting"),

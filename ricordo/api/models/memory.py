@@ -88,7 +88,12 @@ class BlockRequest(BlockUpdate):
     def spec(self, data_dir: Path) -> BlockSpec:
         """Return the block to create.
 
-        Raises Invalid for a schema that is not in the data folder.
+        Args:
+            data_dir: The data folder, which has the block schemas.
+
+        Raises:
+            Invalid: There is no schema with this name, or it is faulty.
+            Unavailable: The schema cannot be read.
         """
         fields = {name: field for name, field in self if field is not None}
         if self.schema_ref is not None:
@@ -338,7 +343,12 @@ class ProposalResponse(ResponseModel):
 
     @classmethod
     def of(cls, proposal: Any, /, **_fields: Any) -> Json:
-        """Return a proposal with the difference between the texts before and after it."""
+        """Return a proposal with the difference between the texts before and after it.
+
+        Args:
+            proposal: The stored proposal (a `Proposal`), with its text and that of its base.
+            **_fields: Ignored; all fields come from the proposal.
+        """
         texts = proposal.base_value or "", proposal.value or ""
         return super().of(
             proposal, diff=unified(*texts, proposal.label, proposal.new_label or proposal.label)
@@ -359,6 +369,13 @@ class DecidedResponse(ResponseModel):
 
     @classmethod
     def from_proposal(cls, proposal: Proposal, block: Block | None, pending: int) -> Json:
+        """Return the result of a decision.
+
+        Args:
+            proposal: The decided proposal.
+            block: The block after the decision; None if it does not exist.
+            pending: The number of the block's proposals that still wait.
+        """
         block_response = block and UserBlockResponse.of(block, pending=pending)
         return cls.of(proposal, proposal=proposal, block=block_response)
 
@@ -385,7 +402,13 @@ class UndoneBlockResponse(ResponseModel):
 
     @classmethod
     def of(cls, undone: Any, /, **_fields: Any) -> Json:
-        """Return the result for the block."""
+        """Return the result for the block.
+
+        Args:
+            undone: The result for one block. If its block is None, its label is that of the run's
+                change.
+            **_fields: Ignored; all fields come from the result.
+        """
         block = undone.block
         return super().of(
             undone, label=block.label if block else undone.label, version=block and block.head
@@ -419,7 +442,12 @@ class ContextBlockResponse(ResponseModel):
 
     @classmethod
     def of(cls, version: Any, /, **fields: Any) -> Json:
-        """Return the block at this version; None if it was erased."""
+        """Return the block at this version, or without one if it was erased.
+
+        Args:
+            version: The version that was in the prompt; None if it was erased.
+            **fields: The ids that are known even then: `block_id` and `sha`.
+        """
         return super().of(version, label=version and version.label, version=version, **fields)
 
 
@@ -467,7 +495,12 @@ class BlamedLineResponse(ResponseModel):
 
     @classmethod
     def of(cls, line: Any, /, **_fields: Any) -> Json:
-        """Return the line."""
+        """Return the line.
+
+        Args:
+            line: One line with its version. Characters beyond `LONGEST_LINE` are cut.
+            **_fields: Ignored; all fields come from the line.
+        """
         text = line.text[:LONGEST_LINE]
         return super().of(
             line, text=text, is_cut=len(text) < len(line.text), version=line.version.id.hex()

@@ -87,6 +87,10 @@ class ModelSettingsRequest(RequestPart):
 
         Clients send back the values that an agent shows for unset settings. These values change
         nothing.
+
+        Args:
+            current: The agent's settings before the change; None if there is no agent yet, or only
+                a conversation changes.
         """
         settings = _without_shown(self.model_dump(exclude_unset=True), current or ModelSettings())
         has_no_temperature = current is not None and current.temperature is None
@@ -168,6 +172,9 @@ class ModelConfigRequest(TolerantPart):
         """Return the sent settings with the names of ModelSettings.
 
         The temperature that `llm_config` shows when none is set changes nothing.
+
+        Args:
+            extra: The agent's current settings for the provider, to which sent ones are added.
         """
         settings = self.model_dump(include={"temperature", *_SAME, *_PASSED_ON}, exclude_none=True)
         if settings.get("temperature") == _SHOWN_TEMPERATURE:
@@ -212,7 +219,12 @@ class EmbeddingFields(RequestModel):
 
 
 def whole_settings_response(settings: ModelSettings, info: ModelInfo) -> Json:
-    """Return all settings; unset ones have the known defaults."""
+    """Return all settings; unset ones have the known defaults.
+
+    Args:
+        settings: The agent's settings of the model.
+        info: The model, whose endpoint decides which defaults are shown.
+    """
     defaults: Json = {"temperature": _SHOWN_TEMPERATURE}
     if info.endpoint_type == "openai":
         defaults = _SHOWN_OF_OPENAI
@@ -304,7 +316,13 @@ class ModelResponse(ModelConfigResponse):
 
     @classmethod
     def of(cls, info: Any, /, **fields: Any) -> Json:
-        """Return a model with default settings."""
+        """Return a model with default settings.
+
+        Args:
+            info: The model (a `ModelInfo`).
+            **fields: The fields, if `from_model` has computed them already; empty for default
+                settings.
+        """
         if fields:
             return super().of(info, **fields)
         return cls.from_model(info, ModelSettings(), info.context_window)

@@ -101,8 +101,13 @@ class ToolTrialResponse(ToolRunResponse):
 def read_rule(row: dict[str, Any]) -> ToolRule:
     """Return the rule that was sent.
 
-    The type may be omitted if the options determine it. Raises Invalid for an impossible rule, or
-    for a field that its type lacks.
+    The type may be omitted if the options determine it.
+
+    Args:
+        row: The fields of the rule, as in the request.
+
+    Raises:
+        Invalid: The rule is impossible or too long, or has a field that its type lacks.
     """
     implied_kinds = (kind for option, kind in _TYPE_OF.items() if option in row)
     kind: Any = row.get("type") or next(implied_kinds, None)
@@ -144,6 +149,11 @@ def _require_known_fields(row: dict[str, Any], kind: str) -> None:
 
 
 def rule_response(rule: ToolRule) -> Json:
+    """Return a tool rule in the form of `letta-client`.
+
+    Args:
+        rule: The stored rule.
+    """
     return {
         "tool_name": rule.tool_name,
         "type": rule.type,

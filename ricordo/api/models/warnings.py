@@ -17,6 +17,10 @@ def warn(names: Iterable[str], reason: str) -> None:
     """Warn the client that these fields had no effect.
 
     Outside a request, do nothing.
+
+    Args:
+        names: The fields, as the request names them.
+        reason: The reason, as a sentence. Fields with the same reason share one warning.
     """
     reasons = REASONS.get()
     if reasons is not None:
@@ -24,7 +28,11 @@ def warn(names: Iterable[str], reason: str) -> None:
 
 
 def header_of(reasons: Mapping[str, Iterable[str]]) -> tuple[bytes, bytes]:
-    """Return the header with these reasons and the fields that each concerns."""
+    """Return the header with these reasons and the fields that each concerns.
+
+    Args:
+        reasons: The fields that each reason concerns, by the reason.
+    """
     sentences = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
     # Names come from the request, so remove line ends, which could begin another header.
     plain = "".join(sign if " " <= sign <= "~" else "?" for sign in sentences[:_LONGEST])

@@ -104,7 +104,11 @@ def _open(settings: Settings, clock: Clock | None) -> SqlStore:
 
 
 def folders_of(settings: Settings) -> tuple[Path, ...]:
-    """Return the folders with this server's files: data folder and SQLite folder."""
+    """Return the folders with this server's files: data folder and SQLite folder.
+
+    Args:
+        settings: The settings that name the data folder and the database.
+    """
     if settings.postgres_url:
         return (settings.data_dir,)
     return (settings.data_dir, settings.database_path.parent)
@@ -113,6 +117,12 @@ def folders_of(settings: Settings) -> tuple[Path, ...]:
 @contextmanager
 def read_beside(settings: Settings) -> Iterator[Transaction]:
     """Read one snapshot while a server may run, without writing or locking.
+
+    Args:
+        settings: The settings that name the database.
+
+    Yields:
+        A transaction that may only read.
 
     Raises:
         NotFound: There is no database.
@@ -138,7 +148,14 @@ def _postgres() -> Any:
 
 
 def address(settings: Settings) -> str:
-    """Return the address of the database without its password."""
+    """Return the address of the database without its password.
+
+    Args:
+        settings: The settings that name the database.
+
+    Returns:
+        An address such as `sqlite:///…`, or that of PostgreSQL without its options.
+    """
     if settings.postgres_url is None:
         return f"{SQLITE}{settings.database_path}"
     return make_url(settings.postgres_url).render_as_string(hide_password=True).partition("?")[0]
@@ -249,13 +266,22 @@ def _servers_left(connection: Connection) -> int:
 
 
 def count_servers(connection: Connection) -> int:
+    """Return the number of connections of Ricordo servers to this PostgreSQL database.
+
+    Args:
+        connection: A connection, which is not counted.
+    """
     name = connection.engine.url.query["application_name"]
     return int(connection.execute(_COUNT_SERVERS, {"name": name}).scalar_one())
 
 
 @contextmanager
 def read_transaction(connection: Connection) -> Iterator[None]:
-    """Open a transaction that reads from one snapshot of the database."""
+    """Open a transaction that reads from one snapshot of the database.
+
+    Args:
+        connection: A connection outside a transaction.
+    """
     is_postgres = connection.dialect.name == "postgresql"
     with connection.begin():
         connection.exec_driver_sql(
@@ -265,9 +291,17 @@ def read_transaction(connection: Connection) -> Iterator[None]:
 
 
 async def require_savable(store: Store, settings: Settings) -> None:
-    """Raise DatabaseFailed if nothing can be saved: full disk or read-only files.
+    """Check that a row can be saved.
 
-    The check rewrites a row unchanged. A busy writer that exceeds the wait is no failure.
+    The check rewrites a row unchanged. A busy writer that exceeds the wait of one second is no
+    failure.
+
+    Args:
+        store: The store of the running server.
+        settings: The settings that name its database.
+
+    Raises:
+        DatabaseFailed: The disk is full, the files are read-only, or the write failed.
     """
     if settings.postgres_url is None:
         path = settings.database_path
@@ -305,7 +339,11 @@ def require_current(connection: Connection, address: str) -> None:
 
 
 def check(settings: Settings) -> DatabaseStatus:
-    """Check the database without changing or locking it."""
+    """Check the database without changing or locking it.
+
+    Args:
+        settings: The settings that name the database.
+    """
     if settings.postgres_url is None:
         return _check_file(settings.database_path)
     try:

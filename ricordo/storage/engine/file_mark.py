@@ -75,14 +75,22 @@ class _Signs:
 
 
 def mark_path(path: Path) -> Path:
+    """Return the path of the mark file of a database.
+
+    Args:
+        path: The database's file.
+    """
     return path.with_suffix(".mark")
 
 
 def look_for_absent(path: Path) -> str:
     """Return a sentence if a database was here and is missing now, else "".
 
+    Args:
+        path: The database's file. Its `-wal` and its mark are looked for next to it.
+
     Raises:
-        Unavailable: if its `-wal` is still here.
+        Unavailable: The database is missing, but its `-wal` is still here.
     """
     if path.exists() and path.stat().st_size:
         return ""
@@ -115,11 +123,15 @@ def _mark_of(identity: int, mark: DatabaseMark | None, path: Path) -> DatabaseMa
 def find_missing_writes(path: Path) -> str:
     """Return a sentence if writes may be missing, else "".
 
-    No one may use the database meanwhile. That includes this process, since closing the file here
-    would release its locks.
+    Neither this nor another process may use the database meanwhile: closing the file here would
+    release its locks.
+
+    Args:
+        path: The database's file.
 
     Raises:
-        Unavailable: if writes are missing, or `-wal` belongs to another database.
+        Unavailable: Writes are missing, or `-wal` belongs to another database.
+        DatabaseFailed: The disk is full, so the last writes cannot be read.
     """
     any_mark = read_mark(path)
     file_signs = _signs_in_file(path)
@@ -224,6 +236,11 @@ def _save(mark: DatabaseMark, path: Path) -> None:
 
 
 def read_mark(path: Path) -> DatabaseMark | None:
+    """Return the content of the mark file; None if it is missing or unreadable.
+
+    Args:
+        path: The database's file; the mark is next to it.
+    """
     try:
         return DatabaseMark(**orjson.loads(mark_path(path).read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -273,6 +290,9 @@ def abandon(connection: Any) -> None:
 
     SQLite would delete the `-wal` file by name on closing, and that file may now be another
     database's.
+
+    Args:
+        connection: SQLite's connection, whose files were moved or replaced.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 

@@ -75,6 +75,13 @@ class _Compiler(PGCompiler_psycopg):
     """
 
     def visit_custom_op_binary(self, element: Any, operator: Any, **options: Any) -> str:
+        """Return the SQL of an operator, and write `IN each(…)` as a comparison with an array.
+
+        Args:
+            element: The expression with its two sides.
+            operator: SQLAlchemy's operator; only IN with `each` at the right is treated here.
+            **options: The options of SQLAlchemy's compiler.
+        """
         if operator.opstring != "IN" or not isinstance(element.right, each):
             return str(super().visit_custom_op_binary(element, operator, **options))  # type: ignore[no-untyped-call]
         column = self.process(element.left, **options)
@@ -93,6 +100,12 @@ class _DdlCompiler(PGDDLCompiler):
     """
 
     def get_column_specification(self, column: Any, **options: Any) -> str:
+        """Return the SQL of a column's definition, with byte order for text.
+
+        Args:
+            column: The column.
+            **options: The options of SQLAlchemy's compiler.
+        """
         specification: str = super().get_column_specification(column, **options)  # type: ignore[no-untyped-call]
         if not isinstance(as_stored(column), String):
             return specification
@@ -100,6 +113,12 @@ class _DdlCompiler(PGDDLCompiler):
         return specification.replace(f" {kind}", f' {kind} COLLATE "C"', 1)
 
     def visit_create_index(self, create: Any, **options: Any) -> str:  # type: ignore[override]
+        """Return the SQL that creates an index, with the condition in its `info`.
+
+        Args:
+            create: SQLAlchemy's CREATE INDEX, whose index gets the condition as an option.
+            **options: The options of SQLAlchemy's compiler.
+        """
         if where := create.element.info.get("where"):
             create.element.dialect_options["postgresql"]["where"] = text(where)
         return str(super().visit_create_index(create, **options))  # type: ignore[no-untyped-call]
@@ -369,16 +388,25 @@ def make_engine(url: str, durability: str = "normal") -> Engine:
 
 
 def driver_url(url: str) -> URL:
-    """Return the address with our dialect and with default connection options."""
+    """Return the address with our dialect and with default connection options.
+
+    Args:
+        url: An address like postgresql://user:password@host/name. Options in it replace the
+            defaults.
+    """
     parsed = make_url(url).set(drivername="postgresql+ricordo")
     defaults = {"connect_timeout": "10", "application_name": "ricordo", "keepalives_idle": "30"}
     return parsed.set(query={**defaults, **parsed.query})
 
 
 def first_connection(engine: Engine) -> Connection:
-    """Connect, or raise DatabaseFailed with the address and the reason.
+    """Connect, and report a failure with the address and the reason.
 
-    The address in the message has no password.
+    Args:
+        engine: An engine of `make_engine`.
+
+    Raises:
+        DatabaseFailed: The connection failed. The address in the message has no password.
     """
     try:
         return engine.connect()
@@ -394,6 +422,9 @@ def describe(connection: Connection) -> tuple[int, str, str, str | None]:
     """Return the database's bytes, the server's version, its name, and pgvector's version.
 
     pgvector's version is None if the server does not have it.
+
+    Args:
+        connection: A connection to the database.
     """
     size, name = connection.exec_driver_sql(
         "SELECT pg_database_size(current_database()), current_database()"
@@ -409,7 +440,11 @@ def describe(connection: Connection) -> tuple[int, str, str, str | None]:
 def read_only(url: str) -> Iterator[Connection]:
     """Connect for reading only.
 
-    Raises Unavailable, also for errors inside the `with` block.
+    Args:
+        url: An address like postgresql://user:password@host/name.
+
+    Raises:
+        Unavailable: The database cannot be used; also for errors inside the `with` block.
     """
     with plain_errors(psycopg, _ADVICE), first_connection(make_engine(url)) as connection:
         require_usable(connection)
@@ -418,11 +453,23 @@ def read_only(url: str) -> Iterator[Connection]:
 
 
 def server_version(connection: Connection) -> str:
+    """Return the version of the PostgreSQL server, such as "16.4".
+
+    Args:
+        connection: A connection to the server.
+    """
     return str(connection.exec_driver_sql("SHOW server_version").scalar_one()).split()[0]
 
 
 def require_usable(connection: Connection) -> None:
-    """Raise Unavailable for an old server, another encoding, or a pooler without sessions."""
+    """Raise Unavailable for an old server, another encoding, or a pooler without sessions.
+
+    Args:
+        connection: A connection to the server.
+
+    Raises:
+        Unavailable: The server or the database does not fit. The message gives advice.
+    """
     version = server_version(connection)
     if int(version.split(".")[0]) < OLDEST:
         raise Unavailable(f"PostgreSQL {version} is too old. Ricordo needs {OLDEST} or newer.")
@@ -466,7 +513,10 @@ def _backend_of(connection: Connection) -> int:
 def damaged_tables(connection: Connection) -> list[str]:
     """Return the tables with unreadable pages, the smallest tables first.
 
-    The search stops after _LOOK_SECONDS.
+    The search stops after 20 seconds; larger tables are then not read.
+
+    Args:
+        connection: A connection outside a transaction. Its statement timeout ends as 0.
     """
     end = time.monotonic() + _LOOK_SECONDS
     connection.exec_driver_sql("SET max_parallel_workers_per_gather = 0")

@@ -125,14 +125,22 @@ class Repository(Generic[V]):
             )
 
     def values(self, entity: V) -> dict[str, Any]:
-        """Return the columns of a new row, without `seq`."""
+        """Return the columns of a new row, without `seq`.
+
+        Args:
+            entity: The entity, with all fields that have columns.
+        """
         columns = dict(zip(self._paths, self._fields(entity), strict=True))
         for name, write in self._writes.items():
             columns[name] = write(columns[name])
         return columns
 
     def of(self, row: Sequence[Any]) -> V:
-        """Return the entity of a row with exactly these columns."""
+        """Return the entity of a row with exactly these columns.
+
+        Args:
+            row: The values of `columns`, in their order.
+        """
         if not self._reads:
             return self._kind(*row)
         fields = list(row)
@@ -141,6 +149,15 @@ class Repository(Generic[V]):
         return self._kind(*fields)
 
     def insert(self, tx: Transaction, *entities: V) -> None:
+        """Store new entities; the columns get the values of their fields.
+
+        Args:
+            tx: The transaction.
+            *entities: The entities; without any, nothing happens.
+
+        Raises:
+            Collision: A unique value is used, or a referenced row is missing.
+        """
         rows = [self.values(entity) for entity in entities]
         tx.run(self._insert, rows[0] if len(rows) == 1 else rows)
         if "id" in self._paths:
@@ -149,21 +166,53 @@ class Repository(Generic[V]):
     def all(
         self, tx: Transaction, statement: sa.Executable, parameters: Mapping[str, Any] | None = None
     ) -> list[V]:
+        """Return the entities of all rows of a statement.
+
+        Args:
+            tx: The transaction.
+            statement: A select of exactly `columns`, built once at import if it has parameters.
+            parameters: Its parameters by name; None: it has none.
+        """
         return [self.of(row) for row in tx.all(statement, parameters)]
 
     def first(
         self, tx: Transaction, statement: sa.Executable, parameters: Mapping[str, Any]
     ) -> V | None:
+        """Return the entity of a statement's first row; None if there is no row.
+
+        Args:
+            tx: The transaction.
+            statement: A select of exactly `columns`, built once at import.
+            parameters: Its parameters by name.
+        """
         row = tx.first(statement, parameters)
         return None if row is None else self.of(row)
 
     def find(self, tx: Transaction, scope: Scope, id: str) -> V | None:
+        """Return the entity with this id; None if there is none, or the caller may not see it.
+
+        Args:
+            tx: The transaction.
+            scope: The caller.
+            id: The entity's public id.
+        """
         parameters = {"id": id, "organization_id": scope.organization_id}
         if scope.subject_id is None:
             return self.first(tx, self._by_id, parameters)
         return self.first(tx, self._by_id_for_one, parameters | {"subject_id": scope.subject_id})
 
     def get(self, tx: Transaction, scope: Scope, id: str) -> V:
+        """Return the entity with this id.
+
+        Args:
+            tx: The transaction.
+            scope: The caller.
+            id: The entity's public id.
+
+        Raises:
+            NotFound: There is none, or the caller may not see it. The message names the table's
+                kind.
+        """
         return require_found(self.find(tx, scope, id), self._name, id)
 
     def get_for_change(self, tx: Transaction, scope: Scope, id: str) -> V:
@@ -186,7 +235,12 @@ class Repository(Generic[V]):
         return entity
 
     def by_ids(self, tx: Transaction, ids: Sequence[str]) -> list[V]:
-        """Return the entities with these ids, in order, without deleted ones."""
+        """Return the entities with these ids, in order, without deleted ones.
+
+        Args:
+            tx: The transaction.
+            ids: The ids. The caller's access is not checked.
+        """
         entities: dict[str, Any] = {
             entity.id: entity  # type: ignore[attr-defined]
             for entity in self.all(tx, self._by_ids, {"ids": list(ids)})
@@ -194,7 +248,12 @@ class Repository(Generic[V]):
         return [entities[id] for id in ids if id in entities]
 
     def by_numbers(self, tx: Transaction, numbers: Sequence[int]) -> list[V]:
-        """Return the entities with these numbers (`seq`), in order, without deleted ones."""
+        """Return the entities with these numbers (`seq`), in order, without deleted ones.
+
+        Args:
+            tx: The transaction.
+            numbers: The numbers. The caller's access is not checked.
+        """
         if not numbers:
             return []
         entities: dict[int, Any] = {
@@ -241,6 +300,11 @@ class Repository(Generic[V]):
         """Return a page with the entities of these numbers (`seq`), in order.
 
         The page may be bounded.
+
+        Args:
+            tx: The transaction.
+            numbers: The numbers on the page, in order.
+            page: The page, for its order and for the limit of bytes.
         """
         if page.is_bounded and numbers:
             sizes = {row.seq: row for row in tx.all(self._sizes, {"numbers": list(numbers)})}
@@ -295,6 +359,13 @@ class Repository(Generic[V]):
         return [*all_conditions, *(in_scope(self.table, scope) if scope else ())]
 
     def count(self, tx: Transaction, scope: Scope, *conditions: sa.ColumnElement[bool]) -> int:
+        """Return the number of rows that the caller may see and that meet all conditions.
+
+        Args:
+            tx: The transaction.
+            scope: The caller.
+            *conditions: The conditions on a row.
+        """
         statement = (
             sa.select(sa.func.count())
             .select_from(self.table)
@@ -303,7 +374,13 @@ class Repository(Generic[V]):
         return int(tx.all(statement)[0][0])
 
     def ids(self, tx: Transaction, scope: Scope, *conditions: sa.ColumnElement[bool]) -> list[str]:
-        """Return the ids of the rows in the scope that meet the conditions, the oldest first."""
+        """Return the ids of the rows in the scope that meet the conditions, the oldest first.
+
+        Args:
+            tx: The transaction.
+            scope: The caller.
+            *conditions: The conditions on a row.
+        """
         statement = sa.select(self.table.c.id).where(*in_scope(self.table, scope), *conditions)
         return [row.id for row in tx.all(statement.order_by(self.table.c.seq))]
 
@@ -438,7 +515,12 @@ def known_to(
 
 
 def in_scope(table: sa.Table, scope: Scope) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that a row is in the scope's organization and visible to it."""
+    """Return the conditions that a row is in the scope's organization and visible to it.
+
+    Args:
+        table: A table with the column `organization_id`, or an alias of it.
+        scope: The caller.
+    """
     if scope.subject_id is None:
         visible = []
     else:
@@ -471,10 +553,22 @@ def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
 
 
 def equal(table: sa.Table, *names: str) -> sa.ColumnElement[bool]:
+    """Return the condition that columns equal parameters with the columns' names.
+
+    Args:
+        table: The table.
+        *names: The columns. Several are joined with AND.
+    """
     return sa.and_(*(table.c[name] == sa.bindparam(name) for name in names))
 
 
 def one_of(column: sa.ColumnElement[Any], parameter: str) -> sa.ColumnElement[bool]:
+    """Return the condition that the column has one of a parameter's values.
+
+    Args:
+        column: The column to compare.
+        parameter: The name of the parameter, whose value is a list of any length.
+    """
     return column.op("IN", is_comparison=True)(each(sa.bindparam(parameter, type_=sa.JSON())))
 
 
@@ -494,6 +588,11 @@ def setter(table: sa.Table, *names: str, where: sa.ColumnElement[bool]) -> Updat
 
 
 def new_values(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters `new_<name>` for a statement of `setter`.
+
+    Args:
+        columns: The new values by column.
+    """
     return {f"new_{name}": content for name, content in columns.items()}
 
 
@@ -532,7 +631,11 @@ def tagged_with(
 
 
 def plain(record: Any) -> dict[str, Any]:
-    """Return a small dataclass as JSON, without fields at None."""
+    """Return a small dataclass as JSON, without fields at None.
+
+    Args:
+        record: A dataclass with fields that JSON can hold.
+    """
     return {name: content for name, content in asdict(record).items() if content is not None}
 
 

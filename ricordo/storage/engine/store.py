@@ -70,6 +70,10 @@ class Transaction:
     ) -> int:
         """Execute once, or once for each of several parameter sets.
 
+        Args:
+            statement: An INSERT, UPDATE or DELETE, built once, at import, if it has parameters.
+            parameters: The parameters by name, or a list of such sets. An empty list does nothing.
+
         Returns:
             The number of matched rows.
         """
@@ -108,8 +112,10 @@ class Transaction:
     ) -> Sequence[Any]:
         """Return every row.
 
-        A statement with `parameters` should be built once, at import: then it is also compiled
-        once.
+        Args:
+            statement: A select, or a statement that returns rows. With `parameters` it should be
+                built once, at import: then it is also compiled once.
+            parameters: Its parameters by name; None: it has none.
         """
         if parameters:
             prepared = self.statements.prepared.get(statement) or self.statements.prepare(
@@ -124,6 +130,14 @@ class Transaction:
         return prepared.read(cursor.fetchall())
 
     def first(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Return the first row of a statement; None if there is no row.
+
+        All rows are read, so the statement limits them.
+
+        Args:
+            statement: As in `all`.
+            parameters: As in `all`.
+        """
         rows = self.all(statement, parameters)
         return rows[0] if rows else None
 
@@ -133,8 +147,8 @@ class Transaction:
         Sends nothing on SQLite, where only one transaction writes at a time.
 
         Args:
-            statement: The statement.
-            parameters: Its parameters, usually the row's `id`.
+            statement: A select with `with_for_update`, built once, at import.
+            parameters: Its parameters by name, usually the row's `id`.
         """
         if self.connection.dialect.name != "sqlite":
             self.all(statement, parameters)
@@ -166,14 +180,24 @@ class Store(Protocol):
         """Run `work` on one consistent view; it must not write.
 
         It may run again if the connection was lost, as `write` says.
+
+        Args:
+            work: The unit of work. Its result is returned.
         """
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` and commit, or roll back all of it if it raises.
 
-        On PostgreSQL `work` may run again, after a deadlock or a lost connection. So it has no
-        effects outside the transaction: it returns its results, and does not add to objects that
-        exist before it. Effects that need the commit go to `Transaction.after_commit`.
+        On PostgreSQL `work` may run again, after a deadlock or a lost connection, or if it raises
+        Overtaken. So it has no effects outside the transaction: it returns its results, and does
+        not add to objects that exist before it. Effects that need the commit go to
+        `Transaction.after_commit`.
+
+        Args:
+            work: The unit of work. Its result is returned.
+
+        Raises:
+            DatabaseFailed: The database is down, full, read-only or damaged.
         """
 
     def require_in_place(self) -> None:
@@ -213,12 +237,25 @@ class SqlStore:
         """Run `work` on one consistent view; it must not write.
 
         It may run again if the connection was lost.
+
+        Args:
+            work: The unit of work. Its result is returned.
         """
         return await asyncio.get_running_loop().run_in_executor(
             self._readers, self._unit, self.begin_read, work
         )
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` and commit, or roll back all of it if it raises.
+
+        It may run again, as `Store.write` says.
+
+        Args:
+            work: The unit of work. Its result is returned.
+
+        Raises:
+            DatabaseFailed: The database is down, full, read-only or damaged.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._writers, self._write, work)
 
     def require_in_place(self) -> None:
@@ -293,6 +330,9 @@ def name_of(work: Callable[..., Any]) -> str:
     """Return the name of a unit of work for the log.
 
     A partial function is named without its arguments, since these may be a person's text.
+
+    Args:
+        work: The unit of work: a function, a partial function or another callable.
     """
     return str(getattr(getattr(work, "func", work), "__qualname__", type(work).__name__))
 
@@ -308,6 +348,15 @@ class each(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: column.op("
 
 
 def to_json(content: Any) -> str:
+    """Return the content as JSON.
+
+    Args:
+        content: Values that JSON can hold. Keys may be numbers or other plain types, and become
+            texts.
+
+    Raises:
+        Invalid: It holds a lone surrogate, a number of more than 64 bits, or another unfit value.
+    """
     try:
         return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError as error:

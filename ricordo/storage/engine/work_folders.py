@@ -153,14 +153,25 @@ def sweep(*data_dirs: Path) -> Sweep:
 
 
 def remove_database(path: Path) -> None:
-    """Remove an unused database, its other files first."""
+    """Remove an unused database, its other files first.
+
+    Args:
+        path: The SQLite file. Its `-wal`, `-shm`, `-journal` and `.lock` are removed too; missing
+            files are ignored.
+    """
     for ending in reversed(_ENDINGS):
         path.with_name(path.name + ending).unlink(missing_ok=True)
     path.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def is_unused(path: Path) -> bool:
-    """Return True if no process holds the lock of this database."""
+    """Return True if no process holds the lock of this database.
+
+    The lock file is created if it is missing.
+
+    Args:
+        path: The SQLite file, next to which the lock is.
+    """
     lock = _lock_of(path.with_suffix(".lock"))
     try:
         lock.acquire()
@@ -171,9 +182,15 @@ def is_unused(path: Path) -> bool:
 
 
 def remove_tree(top: Path) -> None:
-    """Remove a folder of any depth. Raises OSError.
+    """Remove a folder of any depth.
 
     Subfolders are moved to the top first, so that no path gets too long.
+
+    Args:
+        top: The folder. Links in it are removed, and not followed.
+
+    Raises:
+        OSError: A file or folder in it cannot be removed.
     """
     while entries := list(top.iterdir()):
         for entry in entries:
@@ -196,7 +213,16 @@ def _is_folder(path: Path) -> bool:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make the folder for its owner alone, unless it exists. Raises Unavailable."""
+    """Make the folder for its owner alone, unless it exists.
+
+    Missing folders above it are made too, with the usual permissions.
+
+    Args:
+        folder: The folder, usually the data folder or one in it.
+
+    Raises:
+        Unavailable: The folder cannot be made.
+    """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -207,7 +233,11 @@ def make_private_folder(folder: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk, if the system can."""
+    """Flush the names in a folder to the disk, if the system can.
+
+    Args:
+        folder: The folder in which a file was just created or renamed.
+    """
     with suppress(OSError):
         opened = os.open(folder, os.O_RDONLY)
         try:

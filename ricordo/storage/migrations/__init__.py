@@ -272,7 +272,13 @@ def part_tags_by_users(connection: Connection) -> None:
 
 
 def add_columns(connection: Connection, table: Table, *names: str) -> None:
-    """Add columns as the table describes them today."""
+    """Add columns as the table describes them today.
+
+    Args:
+        connection: A connection in a transaction.
+        table: The table. Its description must not have changed since the migration was written.
+        *names: The columns, which the stored table lacks.
+    """
     for name in names:
         column = CreateColumn(table.c[name]).compile(dialect=connection.dialect)
         connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column}")
@@ -348,7 +354,11 @@ def migrate(
 
 @contextmanager
 def write_transaction(connection: Connection) -> Iterator[None]:
-    """Commit all changes inside the `with` block, or none of them."""
+    """Commit all changes inside the `with` block, or none of them.
+
+    Args:
+        connection: A connection outside a transaction.
+    """
     with connection.begin():
         connection.exec_driver_sql(
             "BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN"
@@ -359,8 +369,13 @@ def write_transaction(connection: Connection) -> Iterator[None]:
 def schema_of(connection: Connection, migrations: Sequence[Migration] | None = None) -> int:
     """Return the version of the schema, without creating anything; 0 if there is none.
 
+    Args:
+        connection: A connection to the database.
+        migrations: All migrations, of which the first names today's numbering; None: those of this
+            Ricordo.
+
     Raises:
-        Unavailable: if the schema is older than the first migration here, with another numbering.
+        Unavailable: The schema is older than the first migration here, with another numbering.
     """
     if not inspect(connection).has_table("schema_versions"):
         return 0
@@ -400,7 +415,12 @@ def _apply(connection: Connection, migration: Migration, number: int) -> None:
 
 
 def run_file(connection: Connection, name: str) -> None:
-    """Run the statements of `<name>.sql`, which lines of only `--` separate."""
+    """Run the statements of `<name>.sql`, which lines of only `--` separate.
+
+    Args:
+        connection: A connection in a transaction, to PostgreSQL.
+        name: The name of the file in this package, without its ending.
+    """
     script = resources.files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
     for statement in script.split("\n--\n"):
         # Without parameters the driver does not take a % in the function's text as a placeholder.

@@ -41,6 +41,11 @@ class NormalText(sa.TypeDecorator[str]):
     normalise = staticmethod(normal_text)
 
     def bind_processor(self, dialect: Any) -> Any:  # noqa: ARG002 - SQLAlchemy's
+        """Return the function that brings a text into its normal form.
+
+        Args:
+            dialect: Not used.
+        """
         normalise = self.normalise
         return lambda text: normalise(text) if isinstance(text, str) else text
 
@@ -60,7 +65,11 @@ class NormalTag(NormalName):
 
 
 def as_stored(column: sa.Column[Any]) -> Any:
-    """Return the type of the column's stored values, without a normal form."""
+    """Return the type of the column's stored values, without a normal form.
+
+    Args:
+        column: The column; a type without a normal form is returned as it is.
+    """
     kind: Any = column.type
     if isinstance(kind, NormalText):
         return kind.impl_instance
@@ -81,9 +90,20 @@ class PackedId(sa.TypeDecorator[str]):
         self.kind = kind
 
     def bind_processor(self, dialect: Any) -> Any:  # noqa: ARG002 - SQLAlchemy's
+        """Return the function that packs an id for the database.
+
+        Args:
+            dialect: Not used.
+        """
         return self.pack  # every driver takes bytes unchanged
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:  # noqa: ARG002 - SQLAlchemy's
+        """Return the function that unpacks an id of the database.
+
+        Args:
+            dialect: Not used.
+            coltype: Not used.
+        """
         return self.unpack
 
     def pack(self, id: str | None) -> bytes | None:
@@ -91,6 +111,9 @@ class PackedId(sa.TypeDecorator[str]):
 
         It is a NUL and the uuid's bytes. An id of any other form is stored as its letters, which
         hold no NUL.
+
+        Args:
+            id: An id; None stays None.
         """
         if id is None:
             return None
@@ -99,6 +122,11 @@ class PackedId(sa.TypeDecorator[str]):
         return id.encode()
 
     def unpack(self, stored: bytes | None) -> str | None:
+        """Return the id of its stored form.
+
+        Args:
+            stored: The bytes that `pack` returned; None stays None.
+        """
         if stored is None:
             return None
         if stored[:1] != b"\0":
@@ -110,6 +138,14 @@ class PackedId(sa.TypeDecorator[str]):
 
 
 def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> sa.Table:
+    """Return a new table of our metadata, with a rule for erasure.
+
+    Args:
+        name: The name of the table.
+        *columns: Its columns, constraints and indexes.
+        erasure: The default rule of the columns.
+        **options: Further options of SQLAlchemy's Table.
+    """
     return sa.Table(name, metadata, *columns, info={"erasure": erasure}, **options)
 
 
@@ -165,6 +201,14 @@ def root() -> list[sa.Column[Any]]:
 
 
 def reference(name: str, target: str) -> sa.Column[str]:
+    """Return a column with the id of a row in another table, which is deleted with that row.
+
+    No index is created.
+
+    Args:
+        name: The name of the column.
+        target: The name of the other table.
+    """
     return sa.Column(
         name,
         sa.String,
@@ -175,10 +219,22 @@ def reference(name: str, target: str) -> sa.Column[str]:
 
 
 def timestamps(*names: str, null: bool = False) -> list[sa.Column[int]]:
+    """Return columns with times in microseconds UTC.
+
+    Args:
+        *names: The names of the columns.
+        null: The columns may be NULL.
+    """
     return [sa.Column(name, sa.BigInteger, nullable=null, info=KEEP) for name in names]
 
 
 def numbers(*names: str, null: bool = False) -> list[sa.Column[int]]:
+    """Return columns with integers of 64 bits; 0 is the default if they may not be NULL.
+
+    Args:
+        *names: The names of the columns.
+        null: The columns may be NULL.
+    """
     default = None if null else sa.text("0")
     return [
         sa.Column(name, sa.BigInteger, nullable=null, server_default=default, info=KEEP)
@@ -192,6 +248,11 @@ def usage() -> list[sa.Column[int]]:
 
 
 def flag(name: str) -> sa.Column[bool]:
+    """Return a column that is true or false, and false by default.
+
+    Args:
+        name: The name of the column.
+    """
     return sa.Column(
         name,
         sa.Boolean(create_constraint=False),
@@ -205,23 +266,51 @@ def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> l
     """Return columns of text that is stored byte for byte.
 
     For example ids, kinds, hashes, programs, and texts of versions.
+
+    Args:
+        *names: The names of the columns.
+        null: The columns may be NULL.
+        erasure: The rule of the columns; None: that of the table.
     """
     return [sa.Column(name, sa.Text, nullable=null, info={"erasure": erasure}) for name in names]
 
 
 def names(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
-    """Return columns of names that people choose."""
+    """Return columns of names that people choose.
+
+    They are stored and compared in normal form.
+
+    Args:
+        *names: The names of the columns.
+        null: The columns may be NULL.
+        erasure: The rule of the columns; None: that of the table.
+    """
     return [sa.Column(name, NormalName, nullable=null, info={"erasure": erasure}) for name in names]
 
 
 def texts(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
-    """Return columns of text that people and models write."""
+    """Return columns of text that people and models write.
+
+    They are stored and compared in normal form.
+
+    Args:
+        *names: The names of the columns.
+        null: The columns may be NULL.
+        erasure: The rule of the columns; None: that of the table.
+    """
     return [sa.Column(name, NormalText, nullable=null, info={"erasure": erasure}) for name in names]
 
 
 def json_value(
     name: str, default: str = "'{}'", *, erasure: Erasure | None = None
 ) -> sa.Column[object]:
+    """Return a column with a JSON value, which is never NULL.
+
+    Args:
+        name: The name of the column.
+        default: The default value as SQL: JSON in quotes.
+        erasure: The rule of the column; None: that of the table.
+    """
     return sa.Column(
         name, _Json, nullable=False, server_default=sa.text(default), info={"erasure": erasure}
     )
@@ -232,10 +321,24 @@ def error() -> sa.Column[object]:
 
 
 def git_id(name: str, *, null: bool = True) -> sa.Column[bytes]:
+    """Return a column with the 20 bytes of a git id.
+
+    Args:
+        name: The name of the column.
+        null: The column may be NULL.
+    """
     return sa.Column(name, sa.LargeBinary, nullable=null)
 
 
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
+    """Return an index of only those rows that meet a condition.
+
+    Args:
+        name: The name of the index.
+        *columns: The columns, in order.
+        where: The condition as SQL, the same on both databases.
+        unique: No two of these rows may have equal values.
+    """
     return sa.Index(
         name, *columns, unique=unique, sqlite_where=sa.text(where), info={"where": where}
     )
@@ -244,7 +347,11 @@ def partial_index(name: str, *columns: str, where: str, unique: bool = False) ->
 def erasure_of(column: sa.Column[Any]) -> Erasure | None:
     """Return the column's erasure rule: its own, or that of its table.
 
-    Returns None if both say nothing.
+    Args:
+        column: A column of a table.
+
+    Returns:
+        The rule; None if neither the column nor its table has one.
     """
     erasure: Erasure | None = column.info.get("erasure") or column.table.info.get("erasure")
     return erasure

@@ -245,12 +245,21 @@ memory_remotes = table(
 
 
 def number_of_chain(parameter: str = "chain_id") -> sa.ScalarSelect[Any]:
-    """Return the number of the chain whose id is in a parameter."""
+    """Return a select of the number (`seq`) of the chain whose id is in a parameter.
+
+    Args:
+        parameter: The name of the parameter.
+    """
     return sa.select(chains.c.seq).where(chains.c.id == sa.bindparam(parameter)).scalar_subquery()
 
 
 def is_in_chain(table: sa.Table, parameter: str = "chain_id") -> sa.ColumnElement[bool]:
-    """Return the condition that a row is of the chain whose id is in a parameter."""
+    """Return the condition that a row is of the chain whose id is in a parameter.
+
+    Args:
+        table: A table that refers to the chain by its number (`chain`) or by its id (`chain_id`).
+        parameter: The name of the parameter.
+    """
     if "chain" in table.c:
         return table.c.chain == number_of_chain(parameter)
     return table.c.chain_id == sa.bindparam(parameter)

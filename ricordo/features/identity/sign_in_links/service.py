@@ -100,10 +100,11 @@ def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collect
     if user is None:
         draft = UserDraft(person.name, person.identifier, person.email)
         return users.create(tx, scope, draft)
-    user = users.get_for_change(tx, user)
     _require_same_person(tx, user, person, invited_ids)
     if person.email and not user.email:
-        user = users.change(tx, scope, replace(user, email=person.email))
+        user = users.change(
+            tx, scope, user.id, lambda stored: replace(stored, email=stored.email or person.email)
+        )
     return user
 
 
