@@ -76,6 +76,10 @@ def add_build(tx: Transaction, scope: Scope, requirements: Sequence[str]) -> Non
     jobs.add(tx, Job(KIND, scope.organization_id, payload, key, is_single=True, most_attempts=2))
 
 
+# Failed builds whose `.failed` file cannot be written, by its path: the time and the reason.
+_unwritten_failures: dict[Path, tuple[float, str]] = {}
+
+
 class Environments:
     """The environments of one server, in which tools find their packages."""
 
@@ -128,7 +132,9 @@ class Environments:
         task = self._builds.get(home)
         if task is None:
             task = self._builds[home] = asyncio.create_task(build())
-        await asyncio.wait([task], timeout=_PATIENCE)
+        done, _ = await asyncio.wait([task], timeout=_PATIENCE)
+        for ended in done:
+            ended.result()
 
 
 async def _job(runtime: Runtime, job: Job, report: Report) -> None:
@@ -140,23 +146,37 @@ async def _build(
 ) -> None:
     """Install the packages into a new environment, and then move it to its path.
 
-    Raises Invalid if pip fails.
+    Raises Invalid if pip fails, or if this server cannot store the environment.
     """
     home = _home(settings, requirements)
     if await asyncio.to_thread(_is_ready, home):
         return
     report(0, 2)
+    try:
+        await _build_and_move(settings, requirements, report)
+    except Invalid as error:
+        await asyncio.to_thread(_note_failure, home, str(error))
+        raise
+    except OSError as error:
+        reason = (
+            f"The packages of this tool cannot be installed ({', '.join(requirements)}), because "
+            f"the server cannot store them: {error}"
+        )
+        await asyncio.to_thread(_note_failure, home, reason)
+        raise Invalid(reason) from error
+
+
+async def _build_and_move(
+    settings: Settings, requirements: Sequence[str], report: Report
+) -> None:
+    """Build an environment in a temporary folder, and move it. Raises Invalid and OSError."""
     work = await asyncio.to_thread(open_work_folder, settings.data_dir, PACKAGES)
     building = work.path / "environment"
     try:
         await asyncio.to_thread(_begin, building)
         report(1, 2)
         await _install(building, requirements)
-        await asyncio.to_thread(_finish, building, home)
-    except Invalid as error:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        _failure(home).write_text(str(error), "utf-8")
-        raise
+        await asyncio.to_thread(_finish, building, _home(settings, requirements))
     finally:
         await asyncio.to_thread(work.close)
 
@@ -177,18 +197,33 @@ def _failure(home: Path) -> Path:
 
 
 def _is_ready(home: Path) -> bool:
-    with suppress(OSError):
+    with suppress(OSError):  # the volume may have become read-only
         os.utime(home)  # used now
-        return True
-    return False
+    return home.is_dir()
+
+
+def _note_failure(home: Path, reason: str) -> None:
+    """Record why a build failed: in the `.failed` file, or in this process if that fails too."""
+    failure = _failure(home)
+    _unwritten_failures.pop(failure, None)
+    try:
+        failure.parent.mkdir(parents=True, exist_ok=True)
+        failure.write_text(reason, "utf-8")
+    except OSError:
+        _unwritten_failures[failure] = (time.time(), reason)
 
 
 def _require_no_failure(home: Path, seconds: float) -> None:
     """Raise Invalid with the error of a build that failed within these seconds."""
-    with suppress(FileNotFoundError):
-        if time.time() - _failure(home).stat().st_mtime < seconds:
-            raise Invalid(_failure(home).read_text("utf-8"))
-        _failure(home).unlink()
+    failure = _failure(home)
+    failed_at, reason = _unwritten_failures.get(failure, (0.0, ""))
+    if time.time() - failed_at < seconds:
+        raise Invalid(reason)
+    _unwritten_failures.pop(failure, None)
+    with suppress(OSError):
+        if time.time() - failure.stat().st_mtime < seconds:
+            raise Invalid(failure.read_text("utf-8"))
+        failure.unlink()
 
 
 def _begin(building: Path) -> None:
@@ -261,10 +296,18 @@ def _finish(building: Path, home: Path) -> None:
             f"{_SIZE // 2**20} MB."
         )
     home.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(OSError):  # another server has moved its environment there first
+    try:
         building.rename(home)
+    except OSError:
+        if not home.is_dir():  # otherwise another server has moved its environment there first
+            raise
     _failure(home).unlink(missing_ok=True)
-    environments = [path for path in home.parent.iterdir() if path.is_dir() and not path.suffix]
+    with suppress(OSError):  # another server may do the same
+        _delete_oldest(home.parent)
+
+
+def _delete_oldest(folder: Path) -> None:
+    environments = [path for path in folder.iterdir() if path.is_dir() and not path.suffix]
     environments.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in environments[_MOST:]:
         shutil.rmtree(path, ignore_errors=True)
