@@ -117,9 +117,8 @@ async def change(context: RequestContext, before: McpServer, body: ServerUpdate)
         Conflict: if it was changed since it was read, or its new name is taken.
     """
     settings = context.runtime.settings
-    server, secrets = body.applied(before, service.secrets_of(settings, before))
-    service.require_usable(settings, server)
-    secret = secrets.sealed(settings)
+    wanted, _ = body.applied(before, service.secrets_of(settings, before))
+    service.require_usable(settings, wanted)
 
     def save(tx: Transaction) -> McpServer:
         stored = queries.get(tx, context.scope, before.id)
@@ -128,9 +127,11 @@ async def change(context: RequestContext, before: McpServer, body: ServerUpdate)
                 "The MCP server was changed by another request. Read it again, then repeat the "
                 "change."
             )
+        # The row may have newer tokens, since a refresh of them does not count as a change.
+        server, secrets = body.applied(stored, service.secrets_of(settings, stored))
         changed = replace(
             server,
-            secret=secret,
+            secret=secrets.sealed(settings),
             last_error=None,
             updated_at=tx.clock.now(),
             updated_by=context.scope.user_id,
