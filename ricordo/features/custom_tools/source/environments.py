@@ -166,9 +166,7 @@ async def _build(
         raise Invalid(reason) from error
 
 
-async def _build_and_move(
-    settings: Settings, requirements: Sequence[str], report: Report
-) -> None:
+async def _build_and_move(settings: Settings, requirements: Sequence[str], report: Report) -> None:
     """Build an environment in a temporary folder, and move it. Raises Invalid and OSError."""
     work = await asyncio.to_thread(open_work_folder, settings.data_dir, PACKAGES)
     building = work.path / "environment"

@@ -278,9 +278,7 @@ def _plain_value(node: ast.expr) -> str | int | float | bool | None:
     return None
 
 
-def _schema(
-    node: ast.expr, classes: _Classes, inside: tuple[str, ...]
-) -> dict[str, Any]:
+def _schema(node: ast.expr, classes: _Classes, inside: tuple[str, ...]) -> dict[str, Any]:
     """Return the JSON schema of a written type.
 
     `inside` names the classes and generics around it.
@@ -488,9 +486,7 @@ def _inherited_fields(
     return properties, required
 
 
-def _of_class(
-    node: ast.ClassDef, classes: _Classes, inside: tuple[str, ...]
-) -> dict[str, Any]:
+def _of_class(node: ast.ClassDef, classes: _Classes, inside: tuple[str, ...]) -> dict[str, Any]:
     """Return the schema of a model, dataclass or TypedDict, or an enumeration."""
     if _base_names(node) & {"Enum", "StrEnum", "IntEnum"}:
         return {"enum": list(classes.members(node.name).values())}

@@ -133,6 +133,7 @@ def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
     folder = queries.get_folder(tx, scope, folder_id)
     require_may_write(scope, folder.user_id)
     for agent_id in queries.agents_of(tx, folder):
+        agents.lock(tx, Scope(folder.organization_id), agent_id)
         _detach(tx, folder.organization_id, agent_id, folder_id)
     queries.hide_files(tx, queries.ids_of_files(tx, folder_id))
     deletion.hide(tx, "archive", [folder.archive_id])
@@ -271,9 +272,10 @@ def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) 
 
 
 def _detach(tx: Transaction, organization_id: str, agent_id: str, folder_id: str) -> None:
-    queries.detach_folder(tx, agent_id, folder_id)
+    """Detach the folder from an agent that this transaction has locked."""
+    was_attached = queries.detach_folder(tx, agent_id, folder_id)
     everything = Scope(organization_id)
-    if queries.folders_of_agent(tx, everything, agent_id):
+    if not was_attached or queries.folders_of_agent(tx, everything, agent_id):
         return
     state = agents.load(tx, everything, agent_id)
     settings = {key: setting for key, setting in state.agent.settings.items() if key != MARK}

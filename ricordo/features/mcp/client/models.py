@@ -88,8 +88,7 @@ class ServerConfig(RequestPart):
         }
         config |= without_none(command=self.command, args=self.args)
         is_moved = any(
-            (config.get(name) or None) != (before.config.get(name) or None)
-            for name in _DESTINATION
+            (config.get(name) or None) != (before.config.get(name) or None) for name in _DESTINATION
         )
         if is_moved and before.secret:
             # Without this check, a caller who does not know the token could send it to any address,

@@ -41,7 +41,6 @@ router = Routes(
     open_paths=("/v1/mcp-servers/oauth/callback",),
 )
 CALLBACK = "/v1/mcp-servers/oauth/callback"
-MOST_SERVERS = 200  # of an organization
 
 
 def runner_of(context: RequestContext) -> McpRunner:
@@ -83,11 +82,6 @@ async def add(context: RequestContext, body: ServerRequest) -> McpServer:
 
     def insert(tx: Transaction) -> McpServer:
         now = tx.clock.now()
-        if len(queries.every(tx, scope)) >= MOST_SERVERS:
-            raise Conflict(
-                f"There are {MOST_SERVERS} MCP servers already, and no more are allowed. Delete "
-                "one first."
-            )
         new_server = replace(
             server,
             id=new_id("mcp_server"),

@@ -173,7 +173,7 @@ async def test_an_environment_that_cannot_be_stored_fails_at_once_with_the_reaso
 
     own = environments.Environments(settings)
     for _ in range(2):
-        with pytest.raises(Invalid, match="salve==1.0.*cannot store them: .*No space left"):
+        with pytest.raises(Invalid, match=r"salve==1\.0.*cannot store them: .*No space left"):
             await own.python_for(JobRunner(), Scope(), ("salve==1.0",))  # type: ignore[arg-type]
 
 

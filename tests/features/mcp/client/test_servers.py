@@ -130,7 +130,7 @@ def changed(server: McpServer, secrets: ServerSecrets, **config: Any) -> ServerS
 )
 def test_stored_variables_are_given_to_no_other_program(config: dict[str, Any]) -> None:
     server, secrets = stdio_server(env={"KEY": "k-123", "OTHER": "o"})
-    with pytest.raises(Invalid, match="never (sent|given)|no stored value"):
+    with pytest.raises(Invalid, match=r"never (sent|given)|no stored value"):
         changed(server, secrets, **config)
 
 
