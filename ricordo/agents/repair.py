@@ -51,6 +51,12 @@ class _Examination:
     values: dict[str, object] = field(default_factory=dict)
 
     def note(self, count: int, fault: str) -> None:
+        """Add a fault to the list, unless the count is 0.
+
+        Args:
+            count: The number of rows with the fault.
+            fault: The rest of the sentence after the number.
+        """
         if count:
             self.faults.append(f"{count} {fault}")
 
@@ -117,6 +123,10 @@ def restore_default_conversation(tx: Transaction, agent_id: str) -> str:
 
     The conversation begins with the agent's system prompt as it is stored, which the next turn
     renders.
+
+    Args:
+        tx: The transaction.
+        agent_id: An existing agent without this conversation.
     """
     organization_id, _ = damage.agent_of(tx, agent_id)
     now = tx.clock.now()

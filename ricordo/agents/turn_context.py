@@ -71,6 +71,9 @@ class AnsweredApproval:
         """Return the results of all calls, in their order.
 
         Each is a result of this run, a result of the client, or a denial.
+
+        Args:
+            run_results: The results of the calls that were approved and made in this run.
         """
         results_by_call = {result.call_id: result for result in run_results} | self.returns
         return [
@@ -113,7 +116,11 @@ class ContextWindow:
         return None
 
     def with_input(self, input_messages: Sequence[Message]) -> "ContextWindow":
-        """Return the window with the turn's stored input at its end."""
+        """Return the window with the turn's stored input at its end.
+
+        Args:
+            input_messages: The stored messages. The stored window does not name them yet.
+        """
         return replace(
             self,
             messages=[*self.messages, *input_messages],
@@ -153,12 +160,21 @@ class ContextWindow:
         self.has_new_system = True
 
     def with_step(self, new_messages: Sequence[Message]) -> list[Message]:
-        """Return the messages in context followed by a step's messages, which are not saved yet."""
+        """Return the messages in context followed by a step's messages, which are not saved yet.
+
+        Args:
+            new_messages: The step's messages. With tool results among them, the delayed messages
+                follow.
+        """
         has_results = any(message.role == "tool" for message in new_messages)
         return [*self.messages, *new_messages, *(self.delayed if has_results else ())]
 
     def append_saved(self, new_messages: Sequence[Message]) -> None:
-        """Append the messages of a saved step."""
+        """Append the messages of a saved step.
+
+        Args:
+            new_messages: The messages, as the save stored them.
+        """
         self.messages = self.with_step(new_messages)
         if any(message.role == "tool" for message in new_messages):
             self.delayed = []
@@ -166,14 +182,22 @@ class ContextWindow:
         self.has_new_system = False
 
     def replace(self, messages: Sequence[Message]) -> None:
-        """Replace the messages by the messages that a compaction saved."""
+        """Replace the messages by the messages that a compaction saved.
+
+        Args:
+            messages: The new window, the system message first.
+        """
         own = self.messages[self.first : self.first + 1]
         self.messages = list(messages)
         self.first = messages.index(own[0]) if own and own[0] in messages else min(2, len(messages))
         self.has_new_system = False
 
     def evicted_count(self, message_count: int) -> int:
-        """Return how many of a conversation's messages are outside the window."""
+        """Return how many of a conversation's messages are outside the window.
+
+        Args:
+            message_count: The number of the conversation's stored messages.
+        """
         return max(0, message_count + self.unsaved - len(self.messages))
 
     def turn_messages(self) -> Sequence[Message]:
@@ -191,7 +215,11 @@ class ContextWindow:
 
 
 def user_texts_in(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return the texts of the conversation's user in these messages."""
+    """Return the texts of the conversation's user in these messages.
+
+    Args:
+        messages: Messages of one conversation; texts of other persons in it are left out.
+    """
     return tuple(
         message.text for message in messages if message.is_said and not message.is_untrusted
     )
@@ -336,12 +364,20 @@ class TurnContext:
         )
 
     def cleared(self, state: AgentState) -> AgentState:
-        """Return the state as the turn's model may see it."""
+        """Return the state as the turn's model may see it.
+
+        Args:
+            state: The state as it was loaded; it is not changed.
+        """
         find_spans = partial(spans_of, self.runtime.settings.data_dir)
         return cleared_state(state, self.destination, self.clearance, find_spans)
 
     def labelled(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages of the agent with the label of all that its prompt showed."""
+        """Return messages of the agent with the label of all that its prompt showed.
+
+        Args:
+            messages: New messages, which are not changed.
+        """
         label = self.clearance.label
         if label is None:
             return list(messages)

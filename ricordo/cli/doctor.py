@@ -493,7 +493,7 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
 
     Args:
         tx: The transaction, or a read.
-        is_alone: No server uses the database, so a run that is still open is damage.
+        is_alone: No server uses the database, so no open run is alive.
     """
     damaged = [Repair(agent_id, (LOST,)) for agent_id in damage.agents_without_conversation(tx)]
     count = 0
@@ -511,7 +511,12 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
 async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]]:
     """Repair every conversation, each in a separate transaction.
 
-    Returns the number of conversations, and those that were damaged.
+    Args:
+        store: The database.
+        is_alone: No server uses the database, so no open run is alive.
+
+    Returns:
+        The number of conversations, and those that were damaged.
     """
     count, damaged = await store.read(lambda tx: examine_all(tx, is_alone=is_alone))
     repairs: list[Repair] = []

@@ -212,7 +212,8 @@ def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
     """
     text, quote = poison.text, poison.claim
     made: list[ToolCallPart] = []
-    # Only trusted sources hold quotes that no user said, so the policy does not refuse them here.
+    # A text that the agent itself said is trusted, so a guarded block would accept it. In this case
+    # that block is left out.
     guarding = [*LABELS.values()][poison.way == "said" :]
     for place, label in enumerate(guarding):
         ways: list[tuple[str, dict[str, Any]]] = [

@@ -438,9 +438,9 @@ ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def shared_routes_of_features() -> Iterator[str]:
-    """Return the patterns of shared routes from the tests of all features.
+    """Return the patterns of shared routes that the features list.
 
-    `SHARED_ROUTES` of their package.
+    A feature lists them in `SHARED_ROUTES` of its test package.
     """
     for package in walk_packages(features.__path__, "tests.features."):
         if package.ispkg:

@@ -256,7 +256,7 @@ def test_the_objects_of_a_turn_equal_the_events_of_its_stream(
 
 
 def without_ping_id(wire: Any) -> Any:
-    """The id of a ping is random."""
+    """Return the message; a ping gets a fixed id, since its id is random."""
     return {**wire, "id": "ping"} if wire["message_type"] == "ping" else wire
 
 

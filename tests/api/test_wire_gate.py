@@ -147,7 +147,7 @@ class Seeded:
         return str(ok(self.api.http.post("/v1/identities/", json=body))["id"])
 
     def _fresh(self, name: str, values: dict[str, Any]) -> dict[str, Any]:  # noqa: C901, PLR0911 - a table
-        """Return what only this method needs: an object to delete, to attach, or to wait for."""
+        """Return arguments for this method alone: an object to delete, attach or wait for."""
         make, agent = self.client, self.values["agent_id"]
         match name:
             case "agents.delete" | "agents.messages.reset":
@@ -230,7 +230,7 @@ class Seeded:
         return {}
 
     def prepare(self, name: str) -> None:
-        """Do what must happen before the method is called."""
+        """Prepare the server for a call of this method."""
         agent = self.values["agent_id"]
         if name.endswith("messages.compact"):
             for number in range(3):

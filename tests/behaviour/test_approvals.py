@@ -535,7 +535,7 @@ def test_repeating_a_decision_after_its_turn_was_interrupted_continues_the_agent
 
 
 def _fail_after_results(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
-    """After the results of its calls, let the turn that got this answer fail or be cancelled."""
+    """Send this answer, and let its turn fail or be cancelled after the results of its calls."""
     if cause == "failed":
         scene.says(Answer({"error": {"message": "wrong key"}}, status=401))
         assert scene.post(agent, answer).status_code == 401

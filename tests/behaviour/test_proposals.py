@@ -1,7 +1,7 @@
 """Proposals of a whole day.
 
-What an agent learns in several conversations waits side by side, with its reasons, and can all be
-approved.
+The facts that an agent learns in several conversations wait side by side, with their reasons, and
+can all be approved.
 """
 
 import json

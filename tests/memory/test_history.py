@@ -1,6 +1,7 @@
 """The history of a block's text.
 
-Any sequence of changes is compared with a plain model, also blame and diffs, and with git's ids.
+After any sequence of changes, the history, its blame and its diffs equal those of a plain model,
+and the ids equal git's.
 """
 
 import itertools

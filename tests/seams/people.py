@@ -1,7 +1,7 @@
 """A server on which everybody has a key: users, services, and a second organization.
 
-`world.ada` has data of every kind, and all of it holds her CANARY. No other caller may get it from
-any route.
+`world.ada` is the key of Ada, who has data of every kind, all of it with her CANARY. No other
+caller may get this data from any route.
 """
 
 import base64
@@ -561,7 +561,7 @@ class World(People):
 
     @property
     def secrets(self) -> set[str]:
-        """Return what no other caller may see: her canary, and the ids of her data."""
+        """Return the texts that no other caller may see: Ada's canary, and the ids of her data."""
         hers = {
             value
             for name, value in self.own.items()

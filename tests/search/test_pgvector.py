@@ -44,7 +44,7 @@ def unit(seed: int, dimension: int = 8) -> list[float]:
 
 
 def records(count: int, dimension: int = 8) -> list[VectorRecord]:
-    """The last ten are the only ones with a tag."""
+    """Return this number of records, of which only the last ten have a tag."""
     return [
         VectorRecord(n, unit(n, dimension), n, tags=("rare",) if n > count - 10 else ())
         for n in range(1, count + 1)
@@ -223,7 +223,8 @@ async def test_an_unfinished_index_is_removed_and_built_again(
     await index.upsert("archive-1", "model", records(50))
     index._not_before.clear()
     with psycopg.connect(server().url(name_in(server().shared_database()))) as old:
-        # Building waits for transactions that began before, so it is paused when it is stopped.
+        # The build waits for this older transaction, so the index is closed in the middle of the
+        # build.
         old.execute("SELECT count(*) FROM search_pgvector")
         old.execute("LOCK TABLE search_pgvector IN ROW EXCLUSIVE MODE")
         assert (await documents(index))[0] == 1

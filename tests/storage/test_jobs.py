@@ -1,4 +1,4 @@
-"""The rows of jobs: who may claim which job, who may report its end, and how long it is kept."""
+"""The rows of jobs: claims, reports of a job's end, and the time that a job is kept."""
 
 import logging
 from functools import partial

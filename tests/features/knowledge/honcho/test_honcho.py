@@ -70,7 +70,7 @@ def chat(http: httpx2.Client, agent: str, user: str, chat_id: str, *texts: str) 
 
 
 def until(is_so: Callable[[], object]) -> None:
-    """Wait until the condition holds, or show the last value after the limit."""
+    """Wait until the condition holds; fail with its last value after the limit."""
     end = time.monotonic() + 6 * LIMIT  # jobs of a loaded machine
     while not is_so() and time.monotonic() < end:
         time.sleep(0.02)

@@ -87,7 +87,10 @@ def clone(memory: Memory, tmp_path: Path) -> Path:
 
 
 def commit(clone: Path, message: str = "By hand", **files: str | None) -> str:
-    """Write files (`__` is written for a slash), None removes one, and commit; return the id."""
+    """Write the files, remove those with None, and commit; return the id.
+
+    In a name `__` stands for a slash.
+    """
     for name, text in files.items():
         path = clone / f"{name.replace('__', '/')}.md"
         if text is None:
@@ -251,7 +254,10 @@ def test_pushed_commits_become_versions_with_the_same_ids(memory: Memory, clone:
 def test_a_pushed_commit_is_the_users_own_only_with_a_known_email_address(
     memory: Memory, clone: Path
 ) -> None:
-    """The author of a push is found by the user's e-mail address, or else by the newest commit."""
+    """A commit is the user's if its author has the user's e-mail address.
+
+    If the user has no address, the author of the newest commit counts as the user.
+    """
     memory.server.write(
         lambda tx: set_email("bob@school.example")(tx, open_memory(tx, Scope(), "bob", makes=True))
     )
