@@ -78,10 +78,13 @@ def repair(
 
     Args:
         tx: The transaction, or a read with `is_dry`.
-        conversation_id: An existing conversation.
+        conversation_id: The conversation.
         is_alone: No server uses the database, so no open run is alive. Otherwise only runs with an
             expired lease are closed.
         is_dry: Find the faults without a change.
+
+    Raises:
+        NotFound: There is no such conversation.
     """
     if not is_dry:
         conversations.lock(tx, conversation_id)
@@ -126,7 +129,10 @@ def restore_default_conversation(tx: Transaction, agent_id: str) -> str:
 
     Args:
         tx: The transaction.
-        agent_id: An existing agent without this conversation.
+        agent_id: An agent without this conversation.
+
+    Raises:
+        NotFound: There is no such agent.
     """
     organization_id, _ = damage.agent_of(tx, agent_id)
     now = tx.clock.now()

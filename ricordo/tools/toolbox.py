@@ -24,7 +24,7 @@ from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.text import normal_json
 from ricordo.domain.tool import Tool, ToolType
-from ricordo.errors import Invalid, RicordoError
+from ricordo.errors import Invalid, RicordoError, require_others_failure
 from ricordo.memory.edits import WorkingMemory
 from ricordo.memory.recall import Recall
 from ricordo.prompt.transcript import truncate
@@ -92,6 +92,7 @@ class ToolContext:
     """The context of a call: the working memory to edit, the store and recall to read.
 
     Attributes:
+        all_recall: The searches without the limits of egress policies; tools use `recall`.
         quoted: Records the authors of stored texts in the result.
         turn_began: Returns the time of the turn's first message.
         view_began: Returns the time of the oldest message in the agent's view.
@@ -109,7 +110,7 @@ class ToolContext:
     memory: WorkingMemory
     store: Store
     scope: Scope
-    recall: Recall
+    all_recall: Recall
     settings: Settings
     call_tool: CallTool
     quoted: Quoted = field(default_factory=Quoted)
@@ -121,6 +122,11 @@ class ToolContext:
     reader: Destination = IN_PROCESS
     # Its type, Runtime, is in a package that may not be imported here.
     runtime: Any = None
+
+    @property
+    def recall(self) -> Recall:
+        """Return the searches for results that the turn's model will read."""
+        return self.all_recall.for_reader(self.clearance, self.reader)
 
     def may_read(self, source: str, label: str | None, text: str = "") -> bool:
         """Return whether the turn's model may see a labelled text; note it in both cases.
@@ -379,15 +385,20 @@ class Toolbox:
             calls: The calls, each with a unique id.
             attached: The tools that the agent has, by the name that models call.
             context: Returns the context of the call with this id.
+
+        Raises:
+            DatabaseFailed: The database failed during a call. The model is not told of that.
         """
         results: list[ToolReturnPart] = []
         for group in _groups(calls, attached) if len(calls) > 1 else [calls]:
-            results += await asyncio.gather(
+            outcomes = await asyncio.gather(
                 *(
                     self._run_one(call, attached.get(call.name), context(call.call_id))
                     for call in group
-                )
+                ),
+                return_exceptions=True,  # no call runs on after the step has failed
             )
+            results += [_require_result(outcome) for outcome in outcomes]
         return results
 
     async def _run_one(
@@ -421,13 +432,19 @@ class Toolbox:
         )
 
 
+def _require_result(outcome: ToolReturnPart | BaseException) -> ToolReturnPart:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
 async def _attempt(
     executor: ServerTool | ToolRunner, tool: Tool, call: ToolCallPart, context: ToolContext
 ) -> ToolReturnPart:
     """Run the call; return its result, or its failure as a result."""
     try:
         arguments = _read_arguments(call)
-        if refusal := _refusal_to_send(executor, tool, call, context):
+        if context.clearance.texts and (refusal := _refusal_to_send(executor, tool, call, context)):
             return failed_result(call, refusal, "Forbidden")
         if isinstance(executor, ServerTool):
             return _result(call, await executor.call(context, arguments))
@@ -443,6 +460,7 @@ async def _attempt(
         )
         return failed_result(call, message)
     except RicordoError as error:
+        require_others_failure(error)
         return failed_result(call, str(error), type(error).__name__)
     except Exception as error:
         # The agent gets a result for every error of a tool, and the log has the traceback.
@@ -481,8 +499,6 @@ def _refusal_to_send(
     executor: ServerTool | ToolRunner, tool: Tool, call: ToolCallPart, context: ToolContext
 ) -> str | None:
     """Return the reason not to run a call that repeats a text its destination may not see."""
-    if not context.clearance.texts:
-        return None
     destination = destination_of_call(executor, tool, context)
     if destination is None:
         return None

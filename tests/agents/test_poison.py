@@ -314,7 +314,8 @@ def test_the_corpus_has_at_least_200_different_texts() -> None:
     assert len({(poison.way, poison.text) for poison in CORPUS}) == len(CORPUS)
 
 
-# Twelve texts of a family cover each of its templates, and each way of writing to each block.
+# The short form tries the first texts of a family, with different ways of writing to each block.
+# The long form tries all of them.
 @pytest.mark.parametrize(
     "most", [pytest.param(6, id="short"), pytest.param(99, id="long", marks=pytest.mark.soak)]
 )
@@ -331,7 +332,7 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
     )
     expected = await closing_tags_of_prompt(stage, harmless)
     count = 0
-    most *= 2 if family == "recalled passages" else 1  # The first few of these are refused.
+    most *= 2 if family == "recalled passages" else 1  # The first passages are refused.
     for number, poison in enumerate([one for one in CORPUS if one.family == family][:most]):
         agent = await agent_that_obeys(stage, web, poison, number)
         after = await blocks_by_label(stage, agent)

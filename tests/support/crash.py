@@ -134,9 +134,9 @@ class _Campaign:
 
     @property
     def _has_kills(self) -> bool:
-        """Return whether there were enough kills, and each interrupted one request on average.
+        """Return whether there were enough kills, and at least as many interrupted requests.
 
-        On a busy machine a kill may interrupt none.
+        On a busy machine a kill may interrupt no request.
         """
         return self.size.kills <= self.kills <= self.outcomes["broken"]
 
@@ -246,7 +246,7 @@ class _Campaign:
             await asyncio.sleep(max(0.2, self.size.every / 4))
 
     async def _freeze(self) -> None:
-        """Freeze a server in a turn until another closed it and answered, then continue it."""
+        """Freeze a server in a turn until another server closed the turn and answered."""
         one, next_one = Said(self.agents[0], _FROZEN), self._new(self.agents[0], "next")
         self.said.append(one)
         first = asyncio.create_task(self._send(self.http[0], one, self._body(one, "")))

@@ -213,7 +213,7 @@ class _Campaign:
     ) -> tuple[int, bool]:
         """Kill, cancel, fail or disconnect the turn at one suspension, or take it over.
 
-        Returns the kind, and whether the turn reached the suspension.
+        Returns the number of the suspension, and whether the turn reached it.
         """
         usual = self.usual.get(plan, 30)
         at = self.luck.randint(1, max(2, usual))
@@ -338,7 +338,7 @@ class _Campaign:
                 await cancel_runs(self.world.runtime, Scope(), subject.id)
             elif request := await self._answer(subject):
                 await self._talk(subject, request)
-        raise AssertionError("calls wait whatever is done")
+        raise AssertionError("some calls still wait after every way to end them")
 
     async def _require_conflict(self, subject: Subject) -> None:
         if await self._open_runs(subject):

@@ -142,12 +142,12 @@ class Command:
         self.pid = int.from_bytes(self._line.recv(4), "big")
 
     def wait(self) -> int:
-        """The exit code; minus the signal that ended it."""
+        """Return the exit code, which is negative if a signal ended the process."""
         with self._line:
             answer = self._line.recv(4)
         if len(answer) < 4:
             raise RuntimeError(
-                "The helper has ended. Its last words are on the standard error of the tests."
+                "The helper has ended. Its last output is on the standard error of the tests."
             )
         return int.from_bytes(answer, "big", signed=True)
 

@@ -16,10 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.job import Job, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
-from ricordo.runtime import Runtime
 from ricordo.sandbox.child import STDOUT, start_child
 from ricordo.settings import Settings
 from ricordo.storage import jobs
@@ -90,10 +89,6 @@ def add_build(tx: Transaction, scope: Scope, requirements: Sequence[str]) -> Non
     jobs.add(tx, Job(KIND, scope.organization_id, payload, key, is_single=True, most_attempts=2))
 
 
-# Failed builds whose `.failed` file cannot be written, by its path: the time and the reason.
-_unwritten_failures: dict[Path, tuple[float, str]] = {}
-
-
 class Environments:
     """The environments of one server, in which tools find their packages."""
 
@@ -101,6 +96,8 @@ class Environments:
         self._settings = settings
         # The builds that run in this process, by the environment's folder.
         self._builds: dict[Path, asyncio.Task[None]] = {}
+        # The time and the reason of failed builds whose `.failed` file could not be written.
+        self._unwritten_failures: dict[Path, tuple[float, str]] = {}
 
     async def python_for(
         self, store: Store, scope: Scope, requirements: Sequence[str]
@@ -124,7 +121,7 @@ class Environments:
         home = _home(self._settings, requirements)
         if await asyncio.to_thread(_is_ready, home):
             return home / "bin" / "python"
-        _require_no_failure(home, _AGAIN)
+        self._require_no_failure(home, _AGAIN)
         end = time.monotonic() + _PATIENCE
         if self._settings.postgres_url:  # a job may run on another machine
             await self._build_here(home, requirements)
@@ -133,7 +130,7 @@ class Environments:
         while time.monotonic() < end:
             if await asyncio.to_thread(_is_ready, home):
                 return home / "bin" / "python"
-            _require_no_failure(home, _PATIENCE)
+            self._require_no_failure(home, _PATIENCE)
             await asyncio.sleep(_LOOK)
         raise Unavailable(
             f"The packages of this tool are still being installed ({', '.join(requirements)}). "
@@ -148,8 +145,8 @@ class Environments:
 
         async def build() -> None:
             try:
-                with suppress(Invalid):  # callers read the reason from the `.failed` file
-                    await _build(self._settings, requirements)
+                with suppress(Invalid):  # callers read the reason from the noted failure
+                    await self.build(requirements)
             finally:
                 del self._builds[home]
 
@@ -160,34 +157,55 @@ class Environments:
         for ended in done:
             ended.result()
 
+    async def build(
+        self, requirements: Sequence[str], report: Report = lambda _done, _total: None
+    ) -> None:
+        """Install the packages into a new environment, and then move it to its path.
 
-async def _job(runtime: Runtime, job: Job, report: Report) -> None:
-    await _build(runtime.settings, job.payload["requirements"], report)
+        Args:
+            requirements: The packages, from `texts_of`.
+            report: Gets the progress.
 
+        Raises:
+            Invalid: pip fails, or this server cannot store the environment.
+        """
+        home = _home(self._settings, requirements)
+        if await asyncio.to_thread(_is_ready, home):
+            return
+        report(0, 2)
+        try:
+            await _build_and_move(self._settings, requirements, report)
+        except Invalid as error:
+            await asyncio.to_thread(self._note_failure, home, str(error))
+            raise
+        except OSError as error:
+            reason = (
+                f"The packages of this tool cannot be installed ({', '.join(requirements)}), "
+                f"because the server cannot store them: {error}"
+            )
+            await asyncio.to_thread(self._note_failure, home, reason)
+            raise Invalid(reason) from error
 
-async def _build(
-    settings: Settings, requirements: Sequence[str], report: Report = lambda _done, _total: None
-) -> None:
-    """Install the packages into a new environment, and then move it to its path.
+    def _note_failure(self, home: Path, reason: str) -> None:
+        """Record why a build failed: in the `.failed` file, or here if that fails too."""
+        self._unwritten_failures.pop(home, None)
+        try:
+            home.parent.mkdir(parents=True, exist_ok=True)
+            _failure(home).write_text(reason, "utf-8")
+        except OSError:
+            self._unwritten_failures[home] = (time.time(), reason)
 
-    Raises Invalid if pip fails, or if this server cannot store the environment.
-    """
-    home = _home(settings, requirements)
-    if await asyncio.to_thread(_is_ready, home):
-        return
-    report(0, 2)
-    try:
-        await _build_and_move(settings, requirements, report)
-    except Invalid as error:
-        await asyncio.to_thread(_note_failure, home, str(error))
-        raise
-    except OSError as error:
-        reason = (
-            f"The packages of this tool cannot be installed ({', '.join(requirements)}), because "
-            f"the server cannot store them: {error}"
-        )
-        await asyncio.to_thread(_note_failure, home, reason)
-        raise Invalid(reason) from error
+    def _require_no_failure(self, home: Path, seconds: float) -> None:
+        """Raise Invalid with the error of a build that failed within these seconds."""
+        failed_at, reason = self._unwritten_failures.get(home, (0.0, ""))
+        if time.time() - failed_at < seconds:
+            raise Invalid(reason)
+        self._unwritten_failures.pop(home, None)
+        failure = _failure(home)
+        with suppress(OSError):
+            if time.time() - failure.stat().st_mtime < seconds:
+                raise Invalid(failure.read_text("utf-8"))
+            failure.unlink()
 
 
 async def _build_and_move(settings: Settings, requirements: Sequence[str], report: Report) -> None:
@@ -201,9 +219,6 @@ async def _build_and_move(settings: Settings, requirements: Sequence[str], repor
         await asyncio.to_thread(_finish, building, _home(settings, requirements))
     finally:
         await asyncio.to_thread(work.close)
-
-
-HANDLER = JobHandler(KIND, _job)
 
 
 def _key(requirements: Sequence[str]) -> str:
@@ -222,30 +237,6 @@ def _is_ready(home: Path) -> bool:
     with suppress(OSError):  # the volume may have become read-only
         os.utime(home)  # used now
     return home.is_dir()
-
-
-def _note_failure(home: Path, reason: str) -> None:
-    """Record why a build failed: in the `.failed` file, or in this process if that fails too."""
-    failure = _failure(home)
-    _unwritten_failures.pop(failure, None)
-    try:
-        failure.parent.mkdir(parents=True, exist_ok=True)
-        failure.write_text(reason, "utf-8")
-    except OSError:
-        _unwritten_failures[failure] = (time.time(), reason)
-
-
-def _require_no_failure(home: Path, seconds: float) -> None:
-    """Raise Invalid with the error of a build that failed within these seconds."""
-    failure = _failure(home)
-    failed_at, reason = _unwritten_failures.get(failure, (0.0, ""))
-    if time.time() - failed_at < seconds:
-        raise Invalid(reason)
-    _unwritten_failures.pop(failure, None)
-    with suppress(OSError):
-        if time.time() - failure.stat().st_mtime < seconds:
-            raise Invalid(failure.read_text("utf-8"))
-        failure.unlink()
 
 
 def _begin(building: Path) -> None:

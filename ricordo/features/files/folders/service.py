@@ -155,7 +155,6 @@ def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
     folder = queries.get_folder(tx, scope, folder_id)
     require_may_write(scope, folder.user_id)
     for agent_id in queries.agents_of(tx, folder):
-        agents.lock(tx, Scope(folder.organization_id), agent_id)
         _detach(tx, folder.organization_id, agent_id, folder_id)
     queries.hide_files(tx, queries.ids_of_files(tx, folder_id))
     deletion.hide(tx, "archive", [folder.archive_id])
@@ -299,16 +298,15 @@ def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) 
         NotFound: if the caller does not see the agent or the folder.
         Forbidden: if the caller may not detach it.
     """
-    agents.lock(tx, scope, agent_id)
     agents.require(tx, scope, agent_id)
     _require_may_attach(scope, queries.get_folder(tx, scope, folder_id))
     _detach(tx, scope.organization_id, agent_id, folder_id)
 
 
 def _detach(tx: Transaction, organization_id: str, agent_id: str, folder_id: str) -> None:
-    """Detach the folder from an agent that this transaction has locked."""
-    was_attached = queries.detach_folder(tx, agent_id, folder_id)
     everything = Scope(organization_id)
+    agents.lock(tx, everything, agent_id)
+    was_attached = queries.detach_folder(tx, agent_id, folder_id)
     if not was_attached or queries.folders_of_agent(tx, everything, agent_id):
         return
     state = agents.load(tx, everything, agent_id)

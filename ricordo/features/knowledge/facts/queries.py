@@ -53,6 +53,7 @@ update = FACTS.updates(
     "replacement_id",
     "resolved_at",
     "resolved_by",
+    locked="user_id",
 )
 _OF_STATES = (
     FACTS.select.where(equal(user_facts, "user_id"), one_of(user_facts.c.state, "states"))
@@ -65,6 +66,7 @@ _COUNTS = (
     .group_by(user_facts.c.state)
 )
 _REPLACED_BY = FACTS.select.where(equal(user_facts, "user_id", "replacement_id"))
+_REMOVE = delete(user_facts).where(equal(user_facts, "id"))
 _MARK = select(fact_marks.c.read_to).where(equal(fact_marks, "conversation_id", "user_id"))
 _SET_MARK = Replacing(fact_marks, "read_to")
 _POLICIES = select(fact_policies.c.user_id, fact_policies.c.policy).where(
@@ -185,9 +187,13 @@ def remove(tx: Transaction, fact: UserFact) -> int:
         tx: The transaction.
         fact: The fact, whose user is locked by the caller.
     """
-    older = FACTS.all(tx, _REPLACED_BY, {"user_id": fact.user_id, "replacement_id": fact.id})
-    removed = sum(remove(tx, wording) for wording in older if wording.state == "replaced")
-    return removed + tx.run(delete(user_facts).where(user_facts.c.id == fact.id))
+    wordings = [fact]
+    # The list grows in the loop: each older wording may have replaced others.
+    for wording in wordings:
+        parameters = {"user_id": wording.user_id, "replacement_id": wording.id}
+        older = FACTS.all(tx, _REPLACED_BY, parameters)
+        wordings += [earlier for earlier in older if earlier.state == "replaced"]
+    return sum(tx.run(_REMOVE, {"id": wording.id}) for wording in reversed(wordings))
 
 
 def read_to(tx: Transaction, conversation_id: str, user_id: str) -> int:

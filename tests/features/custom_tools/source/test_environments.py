@@ -169,7 +169,7 @@ async def test_an_environment_that_cannot_be_stored_fails_at_once_with_the_reaso
 
         async def write(self, _: Any) -> None:
             with suppress(Invalid):
-                await environments._build(settings, ("salve==1.0",))
+                await own.build(("salve==1.0",))
 
     own = environments.Environments(settings)
     for _ in range(2):
