@@ -306,8 +306,8 @@ def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) 
 def _detach(tx: Transaction, organization_id: str, agent_id: str, folder_id: str) -> None:
     everything = Scope(organization_id)
     agents.lock(tx, everything, agent_id)
-    queries.detach_folder(tx, agent_id, folder_id)
-    if queries.folders_of_agent(tx, everything, agent_id):
+    was_attached = queries.detach_folder(tx, agent_id, folder_id)
+    if not was_attached or queries.folders_of_agent(tx, everything, agent_id):
         return
     state = agents.load(tx, everything, agent_id)
     settings = {key: setting for key, setting in state.agent.settings.items() if key != MARK}
