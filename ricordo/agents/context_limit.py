@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ricordo.agents.agent_types import traits_of
+from ricordo.agents.agent_types import TRAITS
 from ricordo.agents.step_save import save_compaction
 from ricordo.agents.tracing import Call, RecordingModel, recorded_calls, traces_of_summary
 from ricordo.agents.turn_context import (
@@ -319,9 +319,7 @@ def _with_current_prompt(turn: TurnContext, evicting_cut: Cut) -> Cut:
     """
     now = turn.runtime.store.clock.now()
     # The summary adds one message to the window.
-    recall_count = (
-        turn.state.conversation.message_count + turn.window.unsaved - len(evicting_cut.remaining)
-    )
+    recall_count = turn.window.message_count - len(evicting_cut.remaining)
     prompt = turn.prompt_of(turn.state, now, max(0, recall_count))
     turn.window.replace_system(prompt.text, prompt.key, now)
     return replace(evicting_cut, remaining=(turn.window.messages[0], *evicting_cut.remaining[1:]))
@@ -421,7 +419,7 @@ def _writer(
     )
     if not is_own:
         return writer
-    packs = traits_of(agent.agent_type).packs_user_messages
+    packs = TRAITS[agent.agent_type].packs_user_messages
     is_plain = turn.reads_plain_results
 
     def render(window: Sequence[Message]) -> Sequence[Message]:

@@ -11,7 +11,7 @@ import orjson
 
 from ricordo.agents.request import TurnRequest
 from ricordo.domain.agent import AgentState
-from ricordo.domain.egress import IN_PROCESS, Clearance, Destination, join
+from ricordo.domain.egress import IN_PROCESS, Clearance, Destination
 from ricordo.domain.event import Event
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
@@ -90,6 +90,7 @@ class ContextWindow:
     Attributes:
         prompt_key: A hash that identifies the prompt's content. If it is unchanged, the system
             message need not be rendered again.
+        message_count: The number of the conversation's messages, in the window or not.
         first: The index of the turn's first message.
         unsaved: The number of stored messages that the stored window lacks.
         delayed: Messages that came with an answer to calls; they wait until the calls have results.
@@ -100,6 +101,7 @@ class ContextWindow:
 
     messages: list[Message]
     prompt_key: str
+    message_count: int = 0
     first: int = 0
     unsaved: int = 0
     delayed: list[Message] = field(default_factory=list)
@@ -124,6 +126,7 @@ class ContextWindow:
         return replace(
             self,
             messages=[*self.messages, *input_messages],
+            message_count=self.message_count + len(input_messages),
             first=len(self.messages),
             unsaved=len(input_messages),
         )
@@ -139,6 +142,7 @@ class ContextWindow:
         window = self.with_input([answer])
         return replace(
             window,
+            message_count=window.message_count + len(new_messages),
             unsaved=1 + len(new_messages),
             delayed=list(new_messages),
             is_resumed=True,
@@ -176,29 +180,28 @@ class ContextWindow:
             new_messages: The messages, as the save stored them.
         """
         self.messages = self.with_step(new_messages)
+        self.message_count += len(new_messages)
         if any(message.role == "tool" for message in new_messages):
             self.delayed = []
         self.unsaved = 0
         self.has_new_system = False
 
     def replace(self, messages: Sequence[Message]) -> None:
-        """Replace the messages by the messages that a compaction saved.
+        """Replace the messages by those that a compaction saved, with one new message.
 
         Args:
             messages: The new window, the system message first.
         """
         own = self.messages[self.first : self.first + 1]
         self.messages = list(messages)
+        self.message_count += 1
         self.first = messages.index(own[0]) if own and own[0] in messages else min(2, len(messages))
         self.has_new_system = False
 
-    def evicted_count(self, message_count: int) -> int:
-        """Return how many of a conversation's messages are outside the window.
-
-        Args:
-            message_count: The number of the conversation's stored messages.
-        """
-        return max(0, message_count + self.unsaved - len(self.messages))
+    @property
+    def evicted_count(self) -> int:
+        """The number of the conversation's messages that are outside the window."""
+        return max(0, self.message_count - len(self.messages))
 
     def turn_messages(self) -> Sequence[Message]:
         """Return the messages of this turn.
@@ -372,21 +375,13 @@ class TurnContext:
         find_spans = partial(spans_of, self.runtime.settings.data_dir)
         return cleared_state(state, self.destination, self.clearance, find_spans)
 
-    def labelled(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages of the agent with the label of all that its prompt showed.
-
-        Args:
-            messages: New messages, which are not changed.
-        """
-        label = self.clearance.label
-        if label is None:
-            return list(messages)
-        return [replace(message, egress=join(message.egress, label)) for message in messages]
-
     def is_untrusted(self) -> bool:
         """Return whether the step's prompt contains untrusted content."""
+        # Others may have written the texts of files.
+        files = [file for directory in self.state.directories for file in directory.files]
         return (
-            self.state.shows_files
+            self.state.is_others_instructions
+            or any(file.content for file in files)
             or self.window.shows_picture_texts
             or any(message.is_untrusted for message in self.window.messages)
             or any(block.is_untrusted for block in self.state.blocks)

@@ -68,7 +68,7 @@ from ricordo.storage import tools as stored_tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.message_cache import read_window
 from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
-from ricordo.tools.tool_search import FIND_TOOLS, searches_tools
+from ricordo.tools.tool_search import FIND_TOOLS
 from ricordo.tools.toolbox import unstored_tool
 
 LEASE = 30 * SECOND
@@ -251,7 +251,10 @@ def _load_turn(
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     if runtime.settings.daily_tokens or DAILY_TOKENS in state.agent.settings:
         require_budget(tx, runtime.settings, state.agent, request.delivery.purpose)
-    window = ContextWindow(read_window(tx, state), state.conversation.prompt_key)
+    conversation = state.conversation
+    window = ContextWindow(
+        read_window(tx, state), conversation.prompt_key, conversation.message_count
+    )
     # A turn overwrites the window's first message with its prompt, so that must be a system
     # message.
     if not window.messages or window.messages[0].role != "system":
@@ -263,9 +266,8 @@ def _load_turn(
         state = with_profile(state, profile, runtime.toolbox)
     if request.overrides.added_tools or request.overrides.only_tools is not None:
         state = _with_tools(tx, state, request, runtime)
-    if searches_tools(state, runtime.settings.tool_search_from):
-        finder = unstored_tool(runtime.toolbox.unstored(FIND_TOOLS), state.agent.organization_id)
-        state = replace(state, tools=(*state.tools, finder))
+    if 0 < runtime.settings.tool_search_from <= len(state.tools):
+        state = _with_tool_search(state, runtime)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
         limit = WindowLimit(own_window=own_state.agent.context_window)
@@ -292,6 +294,14 @@ def _load_turn(
     )
 
 
+def _with_tool_search(state: AgentState, runtime: Runtime) -> AgentState:
+    """Return the state of an agent with many tools, with the tool that finds them."""
+    if any(tool.name == FIND_TOOLS for tool in state.tools):
+        return state
+    finder = unstored_tool(runtime.toolbox.unstored(FIND_TOOLS), state.agent.organization_id)
+    return replace(state, tools=(*state.tools, finder))
+
+
 def _require_whole(window: ContextWindow, destination: Destination, clearance: Clearance) -> None:
     """Raise Forbidden if an egress policy withholds a part of the prompt."""
     clearance.messages(window.messages[1:], destination)
@@ -314,7 +324,11 @@ def _without_leftovers(
     is_continued = bool(request.approval or request.compaction or window.waiting)
     if is_continued or not state.conversation.last_run_ended_at:
         return window
-    return ContextWindow(window.messages[:1], key_without_edits(window.prompt_key))
+    return replace(
+        window,
+        messages=window.messages[:1],
+        prompt_key=key_without_edits(window.prompt_key),
+    )
 
 
 def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> Run:
@@ -685,7 +699,7 @@ def _with_system_message(
     insert_messages(tx, [system])
     ids = [system.id, *(message.id for message in window)]
     conversations.save_window(tx, conversation.id, ids, key, added=1)
-    return ContextWindow([system, *window], key)
+    return ContextWindow([system, *window], key, conversation.message_count + 1)
 
 
 def new_run(tx: Transaction, request: TurnRequest) -> Run:

@@ -349,13 +349,6 @@ class AgentState:
             for block in self.blocks
         )
 
-    @property
-    def shows_files(self) -> bool:
-        """True if the prompt contains text of files, which others may have written (untrusted)."""
-        return self.is_others_instructions or any(
-            file.content for directory in self.directories for file in directory.files
-        )
-
 
 def effective(state: AgentState) -> AgentState:
     """Return the state with the model, settings and window of the conversation.

@@ -512,9 +512,9 @@ def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
 class EditContext:
     """The author of a step's edits, and the rules that apply to them.
 
-    `egress` is the egress label of the step's sources (`domain/egress.py`). `user_texts` are the
-    user's messages of this turn, for quotes. Proposals expire after `proposal_days`; with 0 they
-    never expire.
+    `egress` is the egress label of the step's sources (`domain/egress.py`). `user_texts` returns
+    the user's messages of this turn; it is called only for quotes. Proposals expire after
+    `proposal_days`; with 0 they never expire.
     """
 
     author: Actor
@@ -522,7 +522,7 @@ class EditContext:
     step_id: str | None = None
     is_untrusted: bool = False
     egress: str | None = None
-    user_texts: tuple[str, ...] = ()
+    user_texts: Callable[[], Sequence[str]] = tuple
     proposal_days: float = 0
     schemas: Schemas = no_schemas
 
@@ -575,7 +575,7 @@ class EditContext:
         quoted_text = " ".join(quote.split())
         if not quoted_text:
             return False
-        user_texts = [" ".join(text.split()) for text in self.user_texts]
+        user_texts = [" ".join(text.split()) for text in self.user_texts()]
         return quoted_text in user_texts or (
             len(quoted_text) >= _SHORTEST_QUOTE and any(quoted_text in text for text in user_texts)
         )

@@ -369,20 +369,11 @@ def render_memory(section: MemorySection) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def is_numbered(agent_type: AgentType, provider: str) -> bool:
-    """Return True if this type of agent sees its blocks with line numbers.
-
-    Args:
-        agent_type: The agent's type.
-        provider: The type of the model's provider, such as "anthropic".
-    """
-    return provider == "anthropic" and agent_type in _NUMBERED_TYPES
-
-
 def _blocks(section: MemorySection) -> str:
     if section.agent_type in _TOOL_FIRST_TYPES:
         return ""
-    numbered = section.has_line_numbers and is_numbered(section.agent_type, section.provider)
+    is_edited_by_lines = section.provider == "anthropic" and section.agent_type in _NUMBERED_TYPES
+    numbered = section.has_line_numbers and is_edited_by_lines
     if not section.blocks and not numbered:
         return ""
     # In each block, the closing tags of all blocks are changed. Otherwise one block could forge the

@@ -83,8 +83,7 @@ def transcript(
     pictures: list[Message] = []
     calls: dict[str, ToolCallPart] = {}
     for message in paired(messages):
-        if not message.is_one_text:
-            calls |= {call.call_id: call for call in message.tool_calls}
+        calls |= {call.call_id: call for call in message.tool_calls}
         if pictures and message.role != "tool":
             request_messages += pictures
             pictures = []
@@ -196,7 +195,8 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     used_ids: set[str] = set()
     other_ids: dict[str, str] = {}
     for stored in messages:
-        if stored.is_one_text and stored.role in _TALKING and not (open_calls or other_ids):
+        is_talk = stored.role in _TALKING and not stored.tool_calls
+        if is_talk and not (open_calls or other_ids):
             valid.append(stored)
             continue
         message, other_ids = _with_unique_ids(stored, used_ids, other_ids)

@@ -93,6 +93,9 @@ class ToolPresentation:
     spoken: frozenset[str] = frozenset()
 
 
+UNCHANGED = ToolPresentation()
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
     """A parsed call.

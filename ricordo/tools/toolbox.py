@@ -92,6 +92,7 @@ class ToolContext:
     """The context of a call: the working memory to edit, the store and recall to read.
 
     Attributes:
+        all_recall: The searches without the limits of egress policies; tools use `recall`.
         quoted: Records the authors of stored texts in the result.
         turn_began: Returns the time of the turn's first message.
         view_began: Returns the time of the oldest message in the agent's view.
@@ -109,7 +110,7 @@ class ToolContext:
     memory: WorkingMemory
     store: Store
     scope: Scope
-    recall: Recall
+    all_recall: Recall
     settings: Settings
     call_tool: CallTool
     quoted: Quoted = field(default_factory=Quoted)
@@ -121,6 +122,11 @@ class ToolContext:
     reader: Destination = IN_PROCESS
     # Its type, Runtime, is in a package that may not be imported here.
     runtime: Any = None
+
+    @property
+    def recall(self) -> Recall:
+        """Return the searches for results that the turn's model will read."""
+        return self.all_recall.for_reader(self.clearance, self.reader)
 
     def may_read(self, source: str, label: str | None, text: str = "") -> bool:
         """Return whether the turn's model may see a labelled text; note it in both cases.
@@ -427,7 +433,7 @@ async def _attempt(
     """Run the call; return its result, or its failure as a result."""
     try:
         arguments = _read_arguments(call)
-        if refusal := _refusal_to_send(executor, tool, call, context):
+        if context.clearance.texts and (refusal := _refusal_to_send(executor, tool, call, context)):
             return failed_result(call, refusal, "Forbidden")
         if isinstance(executor, ServerTool):
             return _result(call, await executor.call(context, arguments))
@@ -481,8 +487,6 @@ def _refusal_to_send(
     executor: ServerTool | ToolRunner, tool: Tool, call: ToolCallPart, context: ToolContext
 ) -> str | None:
     """Return the reason not to run a call that repeats a text its destination may not see."""
-    if not context.clearance.texts:
-        return None
     destination = destination_of_call(executor, tool, context)
     if destination is None:
         return None
