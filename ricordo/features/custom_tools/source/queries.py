@@ -54,6 +54,7 @@ _BY_NAME = _ROWS.select.where(equal(tool_variables, "organization_id", "name"))
 _DELETE = delete(tool_variables).where(equal(tool_variables, "id"))
 _update = _ROWS.updates("name", "sealed", "description", "updated_by", "updated_at")
 get = _ROWS.get
+get_for_change = _ROWS.get_for_change
 
 
 def page(tx: Transaction, scope: Scope, page_request: Page) -> list[Variable]:

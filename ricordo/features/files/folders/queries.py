@@ -41,6 +41,7 @@ _PIECES = Repository(FilePiece, file_pieces)
 _OPENED = Repository(AgentFile, files_agents)
 _EXISTS = files.c.deleted_at.is_(None)
 get_folder = _FOLDERS.get
+get_folder_for_change = _FOLDERS.get_for_change
 insert_folder = _FOLDERS.insert
 update_folder = _FOLDERS.updates(
     "name", "description", "instructions", "metadata", "updated_by", "updated_at"
@@ -274,7 +275,7 @@ def lock_file(tx: Transaction, file_id: str) -> File | None:
         tx: The transaction.
         file_id: The file of any user.
     """
-    return _FILES.first(tx, _LOCK, {"id": file_id})
+    return _FILES.first_locked(tx, _LOCK, {"id": file_id})
 
 
 def hide_files(tx: Transaction, file_ids: Sequence[str]) -> None:
@@ -621,7 +622,9 @@ _OF_AGENT = _OPENED.select.where(equal(files_agents, "agent_id")).order_by(
     files_agents.c.last_accessed_at
 )
 _INSERT_OPENED = Missing(files_agents)
-_update_opened = _OPENED.updates("is_open", "start_line", "end_line", "last_accessed_at")
+_update_opened = _OPENED.updates(
+    "is_open", "start_line", "end_line", "last_accessed_at", locked=None
+)
 _CLOSE_FILES = delete(files_agents).where(one_of(files_agents.c.file_id, "file_ids"))
 _CLOSE_FOLDER = delete(files_agents).where(
     equal(files_agents, "agent_id"),

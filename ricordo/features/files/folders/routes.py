@@ -156,7 +156,7 @@ def retrieve(tx: Transaction, context: RequestContext, folder_id: str) -> Json:
 
 def modify(tx: Transaction, context: RequestContext, folder_id: str, body: FolderUpdate) -> Json:
     """Change a folder; omitted fields keep their values."""
-    folder = queries.get_folder(tx, context.scope, folder_id)
+    folder = queries.get_folder_for_change(tx, context.scope, folder_id)
     texts = {
         name: getattr(body, name)
         for name in ("description", "instructions")

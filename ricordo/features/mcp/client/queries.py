@@ -32,10 +32,12 @@ _DELETE = delete(mcp_servers).where(equal(mcp_servers, "id"))
 _STATE = ("fingerprint", "held", "reason")
 _KEEP = setter(mcp_tools, *_STATE, where=mcp_tools.c.tool_id == bindparam("this_id"))
 get = _SERVERS.get
+get_for_change = _SERVERS.get_for_change
 save = _SERVERS.updates(
     "name", "kind", "config", "secret", "refused", "last_error", "updated_by", "updated_at"
 )
-note = _SERVERS.updates("refused", "last_error", "last_at")
+# The values are those of the last connection, whatever the row had.
+note = _SERVERS.updates("refused", "last_error", "last_at", locked=None)
 
 
 def insert_one(tx: Transaction, server: McpServer) -> None:

@@ -152,7 +152,7 @@ async def change(context: RequestContext, before: McpServer, body: ServerUpdate)
     secret = secrets.sealed(settings)
 
     def save(tx: Transaction) -> McpServer:
-        stored = queries.get(tx, context.scope, before.id)
+        stored = queries.get_for_change(tx, context.scope, before.id)
         if stored.updated_at != before.updated_at:
             raise Conflict(
                 "The MCP server was changed by another request. Read it again, then repeat the "

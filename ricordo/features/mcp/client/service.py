@@ -99,7 +99,7 @@ async def keep_oauth(
     def save(tx: Transaction) -> None:
         scope = Scope(server.organization_id)
         with suppress(NotFound):
-            stored = queries.get(tx, scope, server.id)
+            stored = queries.get_for_change(tx, scope, server.id)
             sealed = replace(secrets_of(settings, stored), oauth=oauth).sealed(settings)
             changed = replace(stored, secret=sealed, config={**stored.config, "oauth": True})
             if is_new:
@@ -366,6 +366,7 @@ def accept(tx: Transaction, scope: Scope, server_id: str, tool_id: str, fingerpr
         Conflict: if no new version waits.
         Stale: if the caller saw another version.
     """
+    tools.lock(tx, scope)
     served, tool = tool_of(tx, scope, server_id, tool_id)
     version = served.held
     if version is None:
