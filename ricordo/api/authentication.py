@@ -214,6 +214,8 @@ class Authentication:
                 network count together.
             key: The key of the request. A known key is not delayed because of other callers.
         """
+        if not self._failures:
+            return
         failures = self._failures.get(network_of(address))
         if (
             failures is None
