@@ -300,8 +300,7 @@ def searchable_text(message: Message) -> str:
     It is spoken or read text, without prompts, heartbeats and results of searches. Texts of
     pictures come last, each with a mark.
     """
-    is_event = message.role == "user" and not message.is_said
-    if message.role in ("system", "summary") or is_event:
+    if message.role in ("system", "summary") or message.is_event:
         return ""
     spoken = message.spoken
     texts = [spoken] if spoken else []
