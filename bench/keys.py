@@ -38,7 +38,7 @@ async def key_costs(client: httpx2.AsyncClient, keyless: Server, locked: Server)
                 (
                     await client.get(f"{server.url}/v1/tools/count", headers=headers)
                 ).raise_for_status()
-            if round:  # the first request loads what later ones use
+            if round:  # the first round loads data for later ones
                 walls[kind].append((time.perf_counter() - began) / _CALLS * 1000)
                 cpus[kind].append((server.cpu() - before) / _CALLS * 1000)
     wall, cpu = ({kind: statistics.median(one) for kind, one in of.items()} for of in (walls, cpus))

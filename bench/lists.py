@@ -25,7 +25,7 @@ _SCHEDULE = {
 
 
 def add(http: httpx2.Client) -> dict[str, str]:
-    """Fill a page of each kind that the bench of pages lacks.
+    """Add a page of rows of each kind that `bench.pages` does not add.
 
     Return the values of route parameters: one object of each kind.
     """
@@ -36,7 +36,8 @@ def add(http: httpx2.Client) -> dict[str, str]:
     def first(path: str, **query: Any) -> Any:
         return ask("GET", path, params={"limit": 1, **query})[0]
 
-    # The agent with 10,000 messages is listed first, since its copies have its creation time.
+    # The agent with 10,000 messages is listed first, since it is the newest: the other agents have
+    # the creation time of the agent that they are copies of.
     agent = first("/v1/agents/")["id"]
     ask("PATCH", f"/v1/agents/{agent}", {"enable_sleeptime": True})
     archive = ask("POST", "/v1/archives/", {"name": "Books"})["id"]
@@ -104,7 +105,7 @@ def lists(document: Any) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def measure(server: Server) -> Iterator[Figure]:
-    """Measure a page of each list, except those named by a message or an MCP server.
+    """Measure a page of each list, unless its path names a message or an MCP server.
 
     Lists of guardians are left out too, since the bench has no guardian.
     """

@@ -1,7 +1,7 @@
 """The scripted model of the benches: a separate process on loopback that answers at once.
 
-"edit" makes it edit memory first. "call NAME {…}" makes it call that tool with these arguments
-first.
+The message "edit" makes it edit memory first. The message "call NAME {…}" makes it call that tool
+with these arguments first.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _CALL = re.compile(r'\{"role":"user","content":"call (\w+) (\{(?:[^"\\]|\\.)*\})
 
 
 def reply(seen: Seen) -> Answer:
-    """Return one memory edit if the user's last word asks for it, otherwise plain text."""
+    """Return the memory edit or tool call that the last message asks for, otherwise plain text."""
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "bench", "object": "model"}]})
     # The last message begins with its role. The tools come after it in the body, and their texts
@@ -32,7 +32,7 @@ def reply(seen: Seen) -> Answer:
 
 
 async def serve(answer: Callable[[Seen], Answer]) -> None:
-    """Serve a model with these answers until the process ends; its first line is the address."""
+    """Print the address, then serve a model with these answers until the process ends."""
     server = ModelServer(answer, keeps=False)
     await server.start(0)
     print(server.url, flush=True)

@@ -150,12 +150,12 @@ def remember(tx: Transaction, people: range, chance: random.Random) -> None:
 
 
 def pages(http: httpx2.Client) -> Iterator[tuple[str, str]]:
-    """Return a large page of each kind, by name."""
+    """Yield the name and the path of a large page of each kind."""
 
     def first(path: str, **query: Any) -> Any:
         return http.get(path, params={"limit": 1, **query}).raise_for_status().json()[0]
 
-    long = first("/v1/agents/")["id"]  # the copies keep the creation time of the original
+    long = first("/v1/agents/")["id"]  # the newest: copies have an older time
     agent = f"/ui/agents/{long}"
     run, job = first("/v1/runs/", agent_id=long)["id"], first("/v1/jobs/")["id"]
     waiting = first("/users/person 0/diffs")["id"]
@@ -210,7 +210,7 @@ def measure(server: Server) -> Iterator[Figure]:
 
 
 def _paints(server: Server) -> Iterator[Figure]:
-    """Return a browser's times to the first paint, with an empty cache each time."""
+    """Yield a browser's times to the first paint, with an empty cache each time."""
     with open_browser() as browser:
         for name, path in (("home", "/"), ("agents", "/ui/agents")):
             times = []

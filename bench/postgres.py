@@ -33,9 +33,9 @@ _PLANNED = 60  # requests before the measurement, for all connections of the ser
 
 
 async def _cost(work: Callable[[], Awaitable[object]], warm: int = _WARM) -> tuple[float, float]:
-    """Return the median of milliseconds at the clock, and the mean of PostgreSQL's processor time.
+    """Return the median wall time, and PostgreSQL's mean processor time, in milliseconds.
 
-    The system counts that time in steps of ten milliseconds.
+    The system counts processor time in steps of ten milliseconds.
     """
     for _ in range(warm):
         await work()

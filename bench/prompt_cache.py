@@ -1,7 +1,8 @@
 """The share of prompts that a model's server can reuse: `python -m bench.prompt_cache`.
 
-An agent talks for 50 turns and edits its memory in five of them, and for 25 turns with 11 edits.
-The model is scripted; its server counts what a real one of each kind would take from its cache:
+One agent talks for 50 turns and edits its memory in five of them; another talks for 25 turns with
+11 edits. The model is scripted. Its server counts the tokens that a real server of each kind would
+take from its cache:
 
 - a server that evaluates prompts itself (llama.cpp, Ollama, vLLM): the beginning that equals an
   earlier prompt. Most chat templates put the tools behind the system message.
@@ -47,7 +48,7 @@ _ANSWER = (
 
 @dataclass
 class Cache:
-    """What one server has read so far, and counts of tokens in prompts and of those reused."""
+    """The prompts that one server has read, and the counts of their tokens and of reused tokens."""
 
     count: "Count"
     prompts: list[str] = field(default_factory=list)
@@ -121,7 +122,7 @@ def _anthropic(cache: Cache, body: dict[str, Any]) -> tuple[int, int]:
 
 
 def _reply(cache: Cache | None, seen: Seen) -> Answer:
-    """Answer as the server of this cache: an edit where the person asks for it, else text."""
+    """Answer as the server of this cache: edit memory if the person asks for it."""
     if seen.method == "GET" or cache is None:
         return Answer({"object": "list", "data": [{"id": "bench", "object": "model"}]})
     body = seen.body
@@ -174,7 +175,7 @@ KINDS: dict[str, tuple[str, Count]] = {
 
 
 class Talks:
-    """A server and its scripted model, which counts what the cache of a real one would give."""
+    """A server and its scripted model, which counts the tokens that a real cache would save."""
 
     def __init__(self, model: ModelServer) -> None:
         self._cache: Cache | None = None

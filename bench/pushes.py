@@ -1,7 +1,8 @@
-"""The effect on another client while 20 connections of one user push each resource of memory.
+"""The effect on other clients when one user sends the same request again and again.
 
-`python -m bench.pushes` measures this alone, in about three minutes: the p99 of another client's
-health checks, and the largest memory of the server.
+For each costly request of memory, 20 connections send it without a pause. `python -m bench.pushes`
+measures this alone, in about three minutes: the p99 of another client's health checks, and the
+largest memory of the server.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def _json_text(number: int) -> str:
 
 
 def fill(url: str) -> list[Push]:
-    """Store as much as the quotas take, and return the requests."""
+    """Store as much as the quotas allow, and return the requests."""
     with httpx2.Client(base_url=url, timeout=120, trust_env=False) as http:
 
         def ask(method: str, path: str, body: Any = None) -> Any:

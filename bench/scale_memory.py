@@ -30,7 +30,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class World:
-    """Bytes of each agent's index, its organization, and the agents searched, in order."""
+    """Each agent's index bytes and organization, and the agents in the order of the searches."""
 
     sizes: Numbers
     organizations: Numbers

@@ -91,7 +91,7 @@ async def many_tools(server: Server) -> list[Figure]:
                 before = server.cpu()
                 for _ in range(TURNS_AN_AGENT):
                     await send(client, server, agent, "hello")
-                if round_:  # the first round loads what later ones use
+                if round_:  # the first round loads data for later ones
                     times[has_tools].append((server.cpu() - before) / TURNS_AN_AGENT * 1000)
     with_tools, without = (statistics.median(times[has_tools]) for has_tools in (True, False))
     return [

@@ -333,7 +333,11 @@ def create_app(
 
 
 def open_routers(plugins: Plugins) -> list[APIRouter]:
-    """Import the modules of routes, and return all routers in the order of their matching."""
+    """Import the modules of routes, and return all routers in the order of their matching.
+
+    Args:
+        plugins: The loaded plugins. Modules that they name are imported now.
+    """
     offered = [
         load_router(router) if isinstance(router, str) else router for router in plugins.routes()
     ]

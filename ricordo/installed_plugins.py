@@ -15,7 +15,7 @@ def read_feature(name: str) -> Any:
     """Return the `Feature` that a package of `ricordo.features` declares.
 
     Args:
-        name: The module of the package, such as "groups" or "web.pages".
+        name: The name of the package, such as "groups".
 
     Raises:
         Invalid: The package is not installed.

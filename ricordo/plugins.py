@@ -122,7 +122,7 @@ class Feature:
         after_turn: AfterTurns, or coroutine functions of the runtime and a run that are called
             after each turn.
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
-            in other services, and return what remains there.
+            in other services, and return the data that remains there.
         at_forgetting: Coroutine functions of the runtime, a user's id and a Needle
             (`memory_care/forgetting/needle.py`). They remove one fact from other services, and
             return sentences for the receipt.
@@ -274,20 +274,35 @@ class Plugins:
         return self._collect("tools")
 
     def tool_runners(self, settings: "Settings", sandbox: "Sandbox") -> "list[ToolRunner]":
+        """Return the runners of stored tools, made for this server.
+
+        Args:
+            settings: The settings of the server.
+            sandbox: The sandbox in which runners may run programs.
+        """
         return self._results("tool_runners", settings, sandbox)
 
     def providers(self) -> "list[ChatModel | Provider]":
         return self._collect("providers")
 
     def vector_indexes(self, settings: "Settings") -> "dict[str, VectorIndex]":
-        """The vector indexes by name. Raises Invalid if two have the same name."""
+        """Return the vector indexes by name.
+
+        Args:
+            settings: The settings of the server. Each plugin offers an index only if it is set up
+                there.
+
+        Raises:
+            Invalid: Two indexes have the same name.
+        """
         indexes = self._results("vector_indexes", settings)
         return _by_name("a vector index named", ((index.name, index) for index in indexes))
 
     def memory_remotes(self) -> "dict[str, RemoteKind]":
         """The kinds of remotes by name.
 
-        Raises Invalid for a repeated name or a wrong type.
+        Raises:
+            Invalid: Two kinds have the same name, or one lacks a method.
         """
         offered = self._collect("memory_remotes")
         for kind in offered:
@@ -367,7 +382,7 @@ class Plugins:
     def at_erasure(self) -> list[Callable[..., Any]]:
         """The functions that delete an erased user's data in other services.
 
-        They get the runtime and the user's id, and return what remains there.
+        They get the runtime and the user's id, and return the data that remains there.
         """
         return [function for _, function in self._functions("at_erasure")]
 
@@ -380,13 +395,24 @@ class Plugins:
         return self._collect("forget_sources")
 
     def waiting(self, tx: "Transaction", organization_id: str, user_id: str) -> list[Waiting]:
-        """The items that wait for a user's decision, in addition to proposals."""
+        """The items that wait for a user's decision, in addition to proposals.
+
+        Args:
+            tx: The transaction, or a read.
+            organization_id: The user's organization.
+            user_id: The user who decides.
+        """
         functions = (function for _, function in self._functions("waiting"))
         counted = (function(tx, organization_id, user_id) for function in functions)
         return [waiting for waiting in counted if waiting]
 
     def known_facts(self, tx: "Transaction", query: "FactQuery") -> "list[KnownFact]":
-        """The facts to show with the hits of a search, best first."""
+        """The facts to show with the hits of a search, best first.
+
+        Args:
+            tx: The transaction, or a read.
+            query: The search, with the user whom the facts are about.
+        """
         functions = (function for _, function in self._functions("known_facts"))
         return [fact for function in functions for fact in function(tx, query)]
 
@@ -408,7 +434,11 @@ class Plugins:
         return [function for _, function in self._functions("gauges")]
 
     def findings(self, settings: "Settings") -> list[tuple[str, str]]:
-        """Return the findings of plugins about this installation, by plugin name."""
+        """Return the findings of plugins about this installation, by plugin name.
+
+        Args:
+            settings: The settings of the server.
+        """
         functions = self._functions("findings")
         return [(name, text) for name, function in functions for text in function(settings)]
 
@@ -488,7 +518,8 @@ def _by_name(noun: str, named_parts: Iterable[tuple[str, T]]) -> dict[str, T]:
 def load_plugins(features: Iterable[str] = ()) -> Plugins:
     """Return the plugins: the built-in tools, these features, then installed plugins by name.
 
-    Features are packages of `ricordo.features`.
+    Args:
+        features: Packages of `ricordo.features`.
 
     Raises:
         Invalid: A plugin cannot be loaded, or needs a feature that is not installed.
@@ -508,6 +539,12 @@ def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | N
     """Return the commands of features and installed plugins, and the errors of plugins.
 
     A feature whose requirements are missing offers no commands.
+
+    Args:
+        features: Packages of `ricordo.features`.
+
+    Returns:
+        The commands, and the errors as one text, or None.
     """
     plugins: list[tuple[str, Any]] = []
     faults: list[str] = []
@@ -532,6 +569,9 @@ def missing_requirements(plugins: Sequence[tuple[str, Any]]) -> str | None:
     """Return sentences that name each missing feature and its plugin; None if none is missing.
 
     Call this before any hook, so that no module imports a missing feature.
+
+    Args:
+        plugins: The plugins with their names.
     """
     needing: dict[tuple[str, ...], list[str]] = {}
     for name, plugin in plugins:

@@ -31,7 +31,12 @@ _OPEN_TO_OTHERS = 0o077
 def load_secret(data_dir: Path) -> bytes:
     """Return the 32 bytes of `<data_dir>/secret.key`, which the first call creates.
 
-    Raises Invalid if the file holds no key.
+    Args:
+        data_dir: The data folder. Others lose their access to the file.
+
+    Raises:
+        Invalid: The file holds no key.
+        Unavailable: The file cannot be read or created.
     """
     path = data_dir / FILE
     try:
@@ -49,7 +54,12 @@ def load_secret(data_dir: Path) -> bytes:
 def require_unneeded(data_dir: Path, needed_for: str) -> None:
     """Raise Unavailable if the secret is missing and the database needs it.
 
-    `needed_for` names the data that needs the secret; it is empty if no data does.
+    Args:
+        data_dir: The data folder, whose secret is missing.
+        needed_for: The data that needs the secret, for the error; "" if no data does.
+
+    Raises:
+        Unavailable: Some data needs the secret.
     """
     if needed_for:
         path = data_dir / FILE
@@ -63,7 +73,17 @@ def require_unneeded(data_dir: Path, needed_for: str) -> None:
 def operator_token(data_dir: Path) -> str | None:
     """Return a token that proves access to the data folder.
 
-    A server on this machine accepts it for a minute. None without a secret.
+    A server on this machine accepts it for a minute.
+
+    Args:
+        data_dir: The data folder of the server.
+
+    Returns:
+        The token; None if the folder has no secret.
+
+    Raises:
+        Unavailable: The secret cannot be read.
+        Invalid: The file holds no key.
     """
     if not (data_dir / FILE).exists():
         return None
@@ -72,7 +92,12 @@ def operator_token(data_dir: Path) -> str | None:
 
 
 def is_operator_token(secret: "Secret", token: str) -> bool:
-    """Return True if the token is valid and was made with this secret."""
+    """Return True if the token is valid and was made with this secret.
+
+    Args:
+        secret: The secret of this server.
+        token: Any text that a caller sent as its key.
+    """
     until, _, signed = token.removeprefix(OPERATOR).partition("_")
     if not (
         token.startswith(OPERATOR)
@@ -104,14 +129,32 @@ class Secret:
         """Return a key of 32 bytes for one purpose.
 
         It reveals nothing about the secret, or about keys for other purposes.
+
+        Args:
+            purpose: The name of the purpose, always the same for the same key.
+
+        Raises:
+            Unavailable: The secret cannot be read or created.
         """
         return hmac.digest(self._bytes, f"ricordo {purpose}".encode(), "sha256")
 
     def encrypt(self, text: str) -> str:
+        """Encrypt a text, so that only servers with this secret can read it.
+
+        Args:
+            text: A short text, such as a provider's keys as JSON.
+        """
         return self._fernet.encrypt(text.encode()).decode()
 
     def decrypt(self, text: str) -> str:
-        """Decrypt a text. Raises Unavailable if the text was encrypted with another secret."""
+        """Decrypt a text.
+
+        Args:
+            text: A text that `encrypt` returned.
+
+        Raises:
+            Unavailable: The text was encrypted with another secret.
+        """
         from cryptography.fernet import InvalidToken
 
         try:

@@ -41,6 +41,14 @@ def _host(host: str) -> str:
 
 
 def absolute(path: Path) -> Path:
+    """Return the absolute path, with `~` and links resolved.
+
+    Args:
+        path: The path; a relative one begins in the current folder.
+
+    Raises:
+        ValueError: The path begins with the home folder of an unknown user.
+    """
     try:
         return path.expanduser().resolve()
     except RuntimeError:
@@ -48,6 +56,11 @@ def absolute(path: Path) -> Path:
 
 
 def is_address(url: str) -> bool:
+    """Return True for an address with http or https, a host and no blanks.
+
+    Args:
+        url: Any text.
+    """
     try:
         parts = urlsplit(url)
         has_port = parts.port != 0  # raises ValueError if it is out of range
@@ -58,7 +71,13 @@ def is_address(url: str) -> bool:
 
 
 def about(description: str, default: Any = None, **limits: Any) -> Any:
-    """Return a field with its description."""
+    """Return a field with its description.
+
+    Args:
+        description: The description, for `ricordo settings` and the pages of docs.
+        default: The default value.
+        **limits: Pydantic's limits, such as `ge`.
+    """
     return Field(default, description=description, **limits)
 
 
@@ -90,7 +109,12 @@ class FeatureSettings(BaseSettings):
 
 
 def variables_of(kind: type[BaseSettings], name: str | None = None) -> list[str]:
-    """Return a setting's variables, the preferred one first; without a name, those of all."""
+    """Return a setting's variables, the preferred one first.
+
+    Args:
+        kind: The class of the settings.
+        name: The name of the field; None returns the variables of all fields.
+    """
     variables: list[str] = []
     for field_name, field in kind.model_fields.items():
         if name not in (None, field_name):

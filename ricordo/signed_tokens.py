@@ -20,7 +20,14 @@ Json = Mapping[str, Any]
 
 
 def read_header(token: str) -> Json:
-    """Return the header of a token that is not verified yet. Raises Invalid."""
+    """Return the header of a token that is not verified yet.
+
+    Args:
+        token: Any text of a caller.
+
+    Raises:
+        Invalid: The token is malformed or too long. The message is the reason, as a clause.
+    """
     import jwt
 
     _require_short(token)

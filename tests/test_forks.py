@@ -1,4 +1,4 @@
-"""Tests that run in forks: each is counted once, and what ends a worker is a failure."""
+"""Tests that run in forks: each is counted once, and a worker that dies fails its test."""
 
 import os
 from pathlib import Path

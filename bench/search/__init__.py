@@ -1,4 +1,4 @@
 """The cost of searching in large data.
 
-One agent and one archive have very many rows, and others have a million rows.
+One agent and one archive have very many rows, and all others together have a million rows.
 """

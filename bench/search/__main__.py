@@ -1,7 +1,7 @@
 """`python -m bench.search` fills SQLite and PostgreSQL and searches them over HTTP.
 
-One agent has 100,000 messages and one archive 100,000 passages, and others have a million rows.
-With `--quick` there are few rows; `--long` also searches a million passages in one archive.
+One agent has 100,000 messages and one archive 100,000 passages; all others together have a million
+rows. With `--quick` there are few rows; `--long` also searches a million passages in one archive.
 """
 
 import argparse
@@ -89,7 +89,7 @@ async def measure_turns(place: Place, server: Server, large: str, rounds: int) -
             for name, agent in agents.items():
                 before, began = place.cpu(server), time.perf_counter()
                 await send(client, server, agent, "hello")
-                if number:  # the first turn loads what later ones use
+                if number:  # the first turn loads data for later ones
                     walls[name].append((time.perf_counter() - began) * 1000)
                     costs[name] += place.cpu(server) - before
     wall = {name: statistics.median(times) for name, times in walls.items()}

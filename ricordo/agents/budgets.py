@@ -43,6 +43,12 @@ class BudgetSpent(ModelError):
 
 
 def has_budget(settings: Settings, agent: Agent) -> bool:
+    """Return True if the agent's tokens per day are limited, by the server or by the agent.
+
+    Args:
+        settings: The settings, whose `daily_tokens` is the server's limit; 0 for none.
+        agent: The agent.
+    """
     return bool(settings.daily_tokens) or DAILY_TOKENS in agent.settings
 
 
@@ -125,7 +131,12 @@ async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bo
 
 
 def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
-    """Return the agent's budget with its usage; None if it has none."""
+    """Return the agent's budget with its usage; None if it has none.
+
+    Args:
+        tx: The transaction.
+        agent: The agent, whose tokens of this day (UTC) are counted.
+    """
     limit = agent.settings.get(DAILY_TOKENS)
     if limit is None:
         return None

@@ -21,7 +21,13 @@ class CallContext:
         return self.runtime.store
 
     def submission(self, user: User | None = None, reason: str | None = None) -> Submission:
-        """Return an edit by the caller, in this user's memory."""
+        """Return an edit by the caller, in this user's memory.
+
+        Args:
+            user: The user whose memory is changed. None: memory without a user; the author is the
+                caller.
+            reason: The reason for the version; None: a usual sentence is used.
+        """
         if user:
             author = self.actor_for(user)
         else:
@@ -29,5 +35,9 @@ class CallContext:
         return Submission(author, reason, expiry_of(self.runtime.settings))
 
     def actor_for(self, user: User) -> Actor:
-        """Return the author of the caller's edits in this user's memory."""
+        """Return the author of the caller's edits in this user's memory.
+
+        Args:
+            user: The user whose memory is edited; the caller acts for this user.
+        """
         return self.scope.acting_for(user).actor

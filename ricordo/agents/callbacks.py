@@ -26,10 +26,22 @@ from ricordo.storage import runs
 
 
 def signing_key(data_dir: Path) -> str:
+    """Return the key with which requests to callbacks are signed, as hexadecimal text.
+
+    Args:
+        data_dir: The server's data folder, from whose secret key it is derived.
+    """
     return Secret(data_dir).derive("callbacks").hex()
 
 
 def signature(key: str, timestamp: int, body: bytes) -> str:
+    """Return the signature of a callback's body, for `X-Ricordo-Signature`.
+
+    Args:
+        key: The signing key in hex (see `signing_key`).
+        timestamp: The time of the request in seconds (Unix time).
+        body: The bytes that are sent.
+    """
     digest = hmac.digest(bytes.fromhex(key), f"{timestamp}.".encode() + body, "sha256")
     return f"t={timestamp},v1={digest.hex()}"
 

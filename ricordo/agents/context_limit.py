@@ -72,7 +72,12 @@ _SMALLEST_SUMMARY = 60
 
 
 def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
-    """Return whether the request is too large for the window."""
+    """Return True if the request is too large for the window, by our estimate.
+
+    Args:
+        turn: The turn, with its window and the correction of the estimate.
+        request: The request to the model.
+    """
     room = _room(turn)
     # This cheap bound nearly always shows that there is room, for a tenth of the cost.
     if _token_bound(request) * turn.limit.token_percent < room * 100:
@@ -93,7 +98,12 @@ def _token_bound(request: ModelRequest) -> int:
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
     """Return the request; if it is too long, its longest texts are cut.
 
-    Raises ModelError if the system prompt alone is too long.
+    Args:
+        turn: The turn, whose model and estimate give the room.
+        request: The next request; it is not changed.
+
+    Raises:
+        ModelError: The system prompt alone is too long.
     """
     if not is_too_long(turn, request):
         return request
@@ -103,7 +113,13 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 
 
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
-    """Return the request with an output budget that leaves room for the prompt."""
+    """Return the request with an output budget that leaves room for the prompt.
+
+    Args:
+        turn: The turn, with its window and the correction of the estimate.
+        request: The request. It is returned unchanged if it has no output budget, or if there is
+            room.
+    """
     window = turn.state.agent.context_window
     budget = request.settings.max_output_tokens
     if (
@@ -122,6 +138,11 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     """Learn the error of our estimate from the provider's count.
 
     After refusals, also learn the window's size.
+
+    Args:
+        turn: The turn. Its `limit` is changed, and the model's learned values are too.
+        request: The request that the provider accepted.
+        usage: The provider's counts for it.
     """
     limit = turn.limit
     learned_model = turn.learned
@@ -164,7 +185,13 @@ def _learn_window(turn: TurnContext, learned_model: LearnedModel, percent: int) 
 
 
 def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None:
-    """Learn from a refusal: a smaller window, or a higher estimate."""
+    """Learn from a refusal: a smaller window, or a higher estimate.
+
+    Args:
+        turn: The turn. Its `limit` is changed; for a smaller window, its `state` is replaced.
+        request: The request that the provider refused as too long.
+        refusal: The provider's answer; its `limit` is the window's tokens, None if not named.
+    """
     estimate = request_tokens(request)
     limit = turn.limit
     limit.was_refused = True
@@ -192,8 +219,14 @@ async def compact(
 ) -> Compacted | None:
     """Replace evicted messages by a summary, and save the smaller window.
 
-    With `stop` the run's end is saved too. Returns None if no message can leave the window, or if
-    the request is too long only for a borrowed model.
+    Args:
+        turn: The turn, whose window is replaced.
+        request: The next request, for the estimate of its tokens.
+        stop: The run ends with this reason, and its end is saved too; None: the run continues.
+
+    Returns:
+        What was replaced; None if no message can leave the window, or if the request is too long
+        only for a borrowed model.
     """
     if _is_doubtful(turn, request):
         turn.limit.token_percent = 100
@@ -253,6 +286,10 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
     """Return the window for a borrowed model that has less room.
 
     An outline replaces the messages that are left out. Nothing is saved.
+
+    Args:
+        turn: The turn; it is not changed.
+        request: The next request, for the estimate of its tokens.
     """
     agent = turn.state.agent
     percent = turn.limit.token_percent

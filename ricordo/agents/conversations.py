@@ -132,7 +132,12 @@ async def open_named_conversation(
 
 
 async def waiting_message(runtime: Runtime, conversation: Conversation) -> Message | None:
-    """Return the conversation's last message if its calls wait for an answer, else None."""
+    """Return the conversation's last message if its calls wait for an answer, else None.
+
+    Args:
+        runtime: The server's parts.
+        conversation: The conversation as it was read. Its window names the last message.
+    """
     last = await runtime.store.read(lambda tx: messages.by_ids(tx, conversation.window[-1:]))
     return next((message for message in last if message.is_waiting), None)
 
@@ -171,7 +176,12 @@ def begin_default(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str
 def require_own(scope: Scope, conversation: Conversation) -> Conversation:
     """Return the conversation if the caller may write in it.
 
-    Raises Forbidden if the caller may only read it.
+    Args:
+        scope: The caller.
+        conversation: A conversation that the caller may read.
+
+    Raises:
+        Forbidden: The caller may only read the conversation.
     """
     if not scope.owns(conversation.user_id):
         raise Forbidden(SHARED)
@@ -538,6 +548,16 @@ def _own(tx: Transaction, scope: Scope, conversation_id: str) -> Conversation:
 def system_message(
     tx: Transaction, runtime: Runtime, state: AgentState, *, recall_count: int = 0
 ) -> tuple[Message, str]:
+    """Return a new system message for the state, not yet stored, and its prompt's key.
+
+    Parts of the memory that an egress policy withholds from the agent's model are left out.
+
+    Args:
+        tx: The transaction, or a read.
+        runtime: The server's parts. The organization's models should have been read.
+        state: The agent with the conversation that gets the message.
+        recall_count: The number of the conversation's messages outside its window.
+    """
     prompt = _prompt(tx, runtime, state, recall_count)
     message = state.conversation.new_message("system", (TextPart(prompt.text),), tx.clock.now())
     return message, prompt.key

@@ -61,7 +61,13 @@ class AgentFollower(Protocol):
     def groups(
         self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]
     ) -> Mapping[str, dict[str, Any]]:
-        """Return the groups that these agents manage as JSON, by the manager's id."""
+        """Return the groups that these agents manage as JSON, by the manager's id.
+
+        Args:
+            tx: The transaction, or a read.
+            organization_id: The organization of the agents.
+            agent_ids: The agents whose settings say that they manage a group.
+        """
 
     def end_turn(
         self, tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]
@@ -123,7 +129,16 @@ def delete_followers(tx: Transaction, runtime: Runtime, scope: Scope, agent: Age
 def with_groups(
     tx: Transaction, runtime: Runtime, states: Sequence[AgentState]
 ) -> list[AgentState]:
-    """Return the agents with the groups that they manage."""
+    """Return the agents with the groups that they manage.
+
+    Args:
+        tx: The transaction.
+        runtime: The runtime, whose plugins know the groups.
+        states: Agents of one organization.
+
+    Returns:
+        The agents in the same order; `group` is None for one that manages none.
+    """
     ids = [state.agent.id for state in states if MANAGES in state.agent.settings]
     if not ids:
         return list(states)

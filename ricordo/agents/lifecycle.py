@@ -168,6 +168,11 @@ async def prepare(runtime: Runtime, scope: Scope, spec: AgentSpec) -> tuple[Agen
 
 
 def warn_of_small_window(agent: Agent) -> None:
+    """Log a warning if little more than the agent's prompt fits into its window.
+
+    Args:
+        agent: The stored agent, with a window in tokens.
+    """
     if agent.context_window < _SMALL_WINDOW:
         log_fields = {"agent": agent.id, "tokens": agent.context_window}
         log.warning(
@@ -177,6 +182,16 @@ def warn_of_small_window(agent: Agent) -> None:
 
 
 async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
+    """Return the agent with this model and the model's window, not yet stored.
+
+    Args:
+        runtime: The server's parts.
+        agent: The agent, for its organization.
+        handle: The handle of the model, such as "openai/gpt-4.1".
+
+    Raises:
+        NotFound: The organization has no such model.
+    """
     info = await (await runtime.organization_providers.of(agent.organization_id)).require(handle)
     return replace(agent, model=info.handle, context_window=info.context_window)
 
@@ -289,7 +304,14 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
 
 
 def require_distinct_labels(agent_blocks: Sequence[Block]) -> None:
-    """Raise Invalid if two blocks of an agent have the same label."""
+    """Raise Invalid if two blocks of an agent have the same label.
+
+    Args:
+        agent_blocks: The blocks that the agent is to have.
+
+    Raises:
+        Invalid: Two of them have the same label, which the message names.
+    """
     labels = [block.label for block in agent_blocks]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
         raise Invalid(
@@ -527,7 +549,11 @@ def rules_of(spec: AgentSpec, agent_tools: Sequence[Tool]) -> tuple[ToolRule, ..
 
 
 def each_once(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
-    """Return the rules in their order, without repetitions."""
+    """Return the rules in their order, without repetitions.
+
+    Args:
+        rules: The rules; of equal ones the first stays.
+    """
     unique_rules: list[ToolRule] = []
     for rule in rules:
         if rule not in unique_rules:

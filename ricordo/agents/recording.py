@@ -32,7 +32,19 @@ Begin = Callable[[Runtime, TurnRequest], Awaitable[LiveTurn]]
 
 
 async def begin_recorded(runtime: Runtime, request: TurnRequest, begin: Begin = run_turn) -> Run:
-    """Begin the turn and the storage of its stream, and return its run. Raises RicordoError."""
+    """Begin the turn and the storage of its stream, and return its run.
+
+    The stream is stored only for a background run that no recording of this process stores yet.
+    Once the run exists, the caller may leave.
+
+    Args:
+        runtime: The server's parts.
+        request: The request for the turn.
+        begin: The function that begins the work; a talk with a group has another one.
+
+    Raises:
+        RicordoError: The turn cannot begin (see `start_turn`).
+    """
     # Once the run exists, its stream must be stored, even if the caller leaves now.
     return await asyncio.shield(asyncio.ensure_future(_begin_recorded(runtime, request, begin)))
 

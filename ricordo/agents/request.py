@@ -38,6 +38,9 @@ def holds_retrieved(text: str) -> bool:
     True
     >>> holds_retrieved("What is a source?")
     False
+
+    Args:
+        text: The text of one part of a message.
     """
     return _RETRIEVED.search(text) is not None
 

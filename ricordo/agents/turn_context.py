@@ -68,6 +68,9 @@ class AnsweredApproval:
         """Return the results of all calls, in their order.
 
         Each is a result of this run, a result of the client, or a denial.
+
+        Args:
+            run_results: The results of the calls that were approved and made in this run.
         """
         results_by_call = {result.call_id: result for result in run_results} | self.returns
         return [
@@ -112,7 +115,11 @@ class ContextWindow:
         return None
 
     def with_input(self, input_messages: Sequence[Message]) -> "ContextWindow":
-        """Return the window with the turn's stored input at its end."""
+        """Return the window with the turn's stored input at its end.
+
+        Args:
+            input_messages: The stored messages. The stored window does not name them yet.
+        """
         return replace(
             self,
             messages=[*self.messages, *input_messages],
@@ -154,12 +161,21 @@ class ContextWindow:
         self.has_new_system = True
 
     def with_step(self, new_messages: Sequence[Message]) -> list[Message]:
-        """Return the messages in context followed by a step's messages, which are not saved yet."""
+        """Return the messages in context followed by a step's messages, which are not saved yet.
+
+        Args:
+            new_messages: The step's messages. With tool results among them, the delayed messages
+                follow.
+        """
         has_results = any(message.role == "tool" for message in new_messages)
         return [*self.messages, *new_messages, *(self.delayed if has_results else ())]
 
     def append_saved(self, new_messages: Sequence[Message]) -> None:
-        """Append the messages of a saved step."""
+        """Append the messages of a saved step.
+
+        Args:
+            new_messages: The messages, as the save stored them.
+        """
         self.messages = self.with_step(new_messages)
         self.message_count += len(new_messages)
         if any(message.role == "tool" for message in new_messages):
@@ -168,7 +184,11 @@ class ContextWindow:
         self.has_new_system = False
 
     def replace(self, messages: Sequence[Message]) -> None:
-        """Replace the messages by those that a compaction saved, with one new message."""
+        """Replace the messages by those that a compaction saved, with one new message.
+
+        Args:
+            messages: The new window, the system message first.
+        """
         own = self.messages[self.first : self.first + 1]
         self.messages = list(messages)
         self.message_count += 1
@@ -195,7 +215,11 @@ class ContextWindow:
 
 
 def user_texts_in(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return the texts of the conversation's user in these messages."""
+    """Return the texts of the conversation's user in these messages.
+
+    Args:
+        messages: Messages of one conversation; texts of other persons in it are left out.
+    """
     return tuple(
         message.text for message in messages if message.is_said and not message.is_untrusted
     )

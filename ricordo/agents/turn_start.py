@@ -93,7 +93,22 @@ EXPIRED = "The request for approval was not answered in time, so the tool call w
 async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | str:
     """Start the turn, or return the id of the run that accepted this request.
 
-    Raises NotFound, Busy, Conflict, Invalid.
+    Args:
+        runtime: The server's parts.
+        request: The request. Without a `conversation_id`, the caller's default conversation is
+            meant.
+
+    Returns:
+        The turn, whose lease is taken and whose input is stored; or the id of an earlier run with
+        the same request, which was not cut off.
+
+    Raises:
+        NotFound: The agent, the conversation or a model does not exist.
+        Busy: Another turn runs in the conversation.
+        Conflict: Calls wait for an answer.
+        Invalid: The input answers no waiting call, or does not fit otherwise.
+        Forbidden: The caller may only read the conversation, or an egress policy refuses the turn.
+        BudgetSpent: A budget of tokens is used up.
     """
     if len(request.messages) + bool(request.approval) > 1:
         require_own_otids(request)
@@ -141,7 +156,13 @@ class _Previewed(Exception):
 async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
     """Return the turn as it would start, and store nothing.
 
-    Raises the errors of `start_turn`, and Busy while another turn runs.
+    Args:
+        runtime: The runtime.
+        request: The turn as it would be requested.
+
+    Raises:
+        Busy: Another turn runs in the conversation.
+        RicordoError: As `start_turn`.
     """
     models = await runtime.organization_providers.of(request.scope.organization_id)
 
@@ -385,7 +406,15 @@ class StoredInput:
 def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput:
     """Store the input, and return it with the window, which now ends with it.
 
-    Raises Conflict if calls wait for an answer, and Invalid if the input answers no waiting call.
+    Args:
+        tx: The transaction.
+        turn: The turn that starts. The new messages are added to the exemptions of its clearance.
+        expiry: The seconds after which waiting calls expire.
+
+    Raises:
+        Conflict: Calls wait for an answer.
+        Invalid: The input answers no waiting call, or does not fit the waiting calls.
+        Collision: Another run accepted this answer, and nothing else was sent.
     """
     request = turn.request
     run = turn.run
@@ -469,6 +498,11 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
     """Return messages with the user's reasons for rejected proposals, each once.
 
     They are not stored yet.
+
+    Args:
+        tx: The transaction.
+        turn: The turn that starts. Only rejections by its run's user count.
+        now: The present time in microseconds UTC.
     """
     conversation = turn.state.conversation
     user_id = turn.run.user_id
@@ -550,7 +584,13 @@ def _save_approval(
 def answered(request: Message | None, approval: Approval) -> AnsweredApproval:
     """Return the waiting request with this answer.
 
-    Raises Invalid if no call waits or the answer does not fit.
+    Args:
+        request: The message whose calls wait; None if none waits.
+        approval: The client's decisions and results. They must answer each waiting call exactly
+            once.
+
+    Raises:
+        Invalid: No call waits, or the answer does not fit.
     """
     if request is None:
         raise Invalid(NOTHING_WAITS)
@@ -601,6 +641,9 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
     """Return the calls that have finished since the last message of a person.
 
     When a waiting turn continues, its tool rules count them.
+
+    Args:
+        window: The conversation's messages in context, in order.
     """
     results: list[ToolReturnPart] = []
     for message in reversed(window):
@@ -613,8 +656,20 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
 def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Run | None:
     """After the database refused the turn, return the run that accepted the request before.
 
-    Returns None if a dead run had the lease; that run is then closed. Otherwise raises the reason
-    of the refusal.
+    A dead run that had the lease is closed.
+
+    Args:
+        tx: A transaction after the one that the database refused.
+        runtime: The runtime, which knows the runs that live in this process.
+        request: The refused request.
+
+    Returns:
+        The run; if the server's stop cut it off, the turn is repeated. None: the turn can be tried
+        again.
+
+    Raises:
+        NotFound: The agent or the conversation does not exist, or the caller may not see it.
+        Busy: Another turn runs in the conversation.
     """
     conversation = conversations.get(tx, conversation_of(request))
     agents.require(tx, request.scope, request.agent_id)
@@ -651,6 +706,10 @@ def new_run(tx: Transaction, request: TurnRequest) -> Run:
     """Return an open run for the request, not yet stored.
 
     Its row is the lease.
+
+    Args:
+        tx: The transaction, for its clock.
+        request: The turn's request.
     """
     now = tx.clock.now()
     return Run(

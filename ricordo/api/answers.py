@@ -68,6 +68,9 @@ class AnswerBudget:
         """Return the ticket of this request's answer, which ends with the request.
 
         Its route releases it.
+
+        Args:
+            scope: The ASGI scope of the request. The first call stores the ticket in it.
         """
         if TICKET not in scope:
             caller = scope.get(REQUEST_SCOPE)
@@ -76,7 +79,11 @@ class AnswerBudget:
         return ticket
 
     def release(self, ticket: "Ticket") -> None:
-        """Free the bytes of an answer, and wake the requests that wait for room."""
+        """Free the bytes of an answer, and wake the requests that wait for room.
+
+        Args:
+            ticket: The ticket of an answer that was sent or given up.
+        """
         self.change(ticket, 0, must=True)
         for future in self._waiting:
             if not future.done():
@@ -132,7 +139,11 @@ class AnswerBudget:
             raise HTTPException(503, _TOO_MANY, _LATER) from None
 
     def is_above_one(self, size: int) -> bool:
-        """Return True if the size, in bytes, is above the limit of one answer."""
+        """Return True if the size, in bytes, is above the limit of one answer.
+
+        Args:
+            size: The bytes of the answer as JSON; an estimate is enough.
+        """
         return size > self.largest_mb * MEGABYTE
 
     def require_one(self, size: int) -> None:
@@ -142,7 +153,7 @@ class AnswerBudget:
             size: The bytes of the answer as JSON; an estimate is enough.
 
         Raises:
-            TooLong: The answer is above the limit.
+            TooLong: The message names the setting and the ways to ask for less.
         """
         if self.is_above_one(size):
             raise TooLong(
@@ -156,7 +167,11 @@ _OTHERS = AnswerBudget()
 
 
 def budget_of(app: Any) -> AnswerBudget:
-    """Return the budget of this app, or a shared one for apps without a budget."""
+    """Return the budget of this app, or a shared one for apps without a budget.
+
+    Args:
+        app: An app of ours, or any other app of Starlette.
+    """
     budget: AnswerBudget = getattr(app, "answers", _OTHERS)
     return budget
 
@@ -212,7 +227,12 @@ class LargeAnswer(Response):
 
 
 def answer(content: Any, status: int = 200) -> Response:
-    """Return a small answer as JSON."""
+    """Return a small answer as JSON.
+
+    Args:
+        content: Anything that orjson writes. It is written here, in the caller's thread.
+        status: The HTTP status.
+    """
     return Response(orjson.dumps(content), status_code=status, media_type=_JSON)
 
 
@@ -340,7 +360,12 @@ def _large_answer(content: Any, ticket: Ticket) -> LargeAnswer:
 
 
 def weight(content: Any) -> int:
-    """Return the approximate bytes of the content as JSON."""
+    """Return the approximate bytes of the content as JSON.
+
+    Args:
+        content: Any JSON, not yet encoded. Escaped characters count as one byte, so the real size
+            may be larger.
+    """
     size = 0
     # A loop takes a third of the time of a recursion.
     rest = [content]
@@ -393,6 +418,9 @@ def json_pieces(content: Any) -> Iterator[bytes]:
     """Yield the content as JSON in pieces.
 
     Each piece is written at once; other threads can run between them.
+
+    Args:
+        content: Any JSON, not yet encoded.
     """
     if isinstance(content, str) or not _is_long(content):
         yield from _cut(orjson.dumps(content))

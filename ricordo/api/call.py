@@ -290,6 +290,12 @@ class Paging:
     ] = None
 
     def page(self, *, default: int = 50, order: Literal["asc", "desc"] = "desc") -> Page:
+        """Return the requested page of a list.
+
+        Args:
+            default: The most items if the request has no `limit`.
+            order: The order if the request names none.
+        """
         if self.ascending is not None:
             order = "asc" if self.ascending else "desc"
         return Page(
@@ -329,6 +335,11 @@ def with_outcome(response: Response, submitted: SubmissionOutcome) -> Response:
 
 
 def note(message: str) -> Json:
+    """Return a sentence as the answer of a request.
+
+    Args:
+        message: The sentence for the caller.
+    """
     return NoteResponse.of(None, message=message)
 
 

@@ -64,7 +64,11 @@ _STATUS: Mapping[type[RicordoError], tuple[int, str]] = {
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Let the app answer errors and bad requests in this form, and document it."""
+    """Let the app answer errors and bad requests in this form, and document it.
+
+    Args:
+        app: The app, which gets the handlers.
+    """
     app.router.responses.update(REFUSALS)  # for the routes of plugins; ours have them already
     app.exception_handler(RicordoError)(_ours)
     app.exception_handler(RequestValidationError)(_invalid_request)
@@ -124,6 +128,12 @@ def model_failure(kind: str, message: str, detail: str | None = None) -> Respons
 
 
 def text_conflict(reason: str | None, conflict: Json) -> Response:
+    """Return the answer to a write whose text could not be merged.
+
+    Args:
+        reason: The sentence for people.
+        conflict: The texts that collide (a `TextConflict` as JSON).
+    """
     return _refused({"detail": f"CONFLICT: {reason}", "conflict": conflict}, 409)
 
 

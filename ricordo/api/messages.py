@@ -342,7 +342,11 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
 
 
 def run_view(run: Run) -> MessageFormat:
-    """Return the message format that the run's request chose. It also shows incoming events."""
+    """Return the message format that the run's request chose. It also shows incoming events.
+
+    Args:
+        run: The run, with the stored format of its request.
+    """
     return replace(MessageFormat.from_json(run.request_config), shows_events=True)
 
 
@@ -460,6 +464,9 @@ def keeps_some(view: MessageFormat) -> Callable[[Message], bool]:
     """Return a function that tests whether this view shows any piece of a message.
 
     Without this test, a page of messages with no shown pieces would look like the last page.
+
+    Args:
+        view: The format of the messages.
     """
     return lambda message: bool(message_responses([message], view))
 

@@ -177,7 +177,12 @@ class StoredMessageHitResponse(RelevanceResponse):
 
     @classmethod
     def of(cls, hit: Any, /, **_fields: Any) -> Json:
-        """Return the message with its ranks."""
+        """Return the message with its ranks.
+
+        Args:
+            hit: The hit (a `FoundMessage`).
+            **_fields: Ignored; all fields come from the hit.
+        """
         message = StoredMessageResponse.of(hit.message)
         shared = _has_no_user(hit.message.user_id)
         text = searchable_text(hit.message)

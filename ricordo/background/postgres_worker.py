@@ -178,6 +178,12 @@ class _SteadyManager:
         return getattr(self._manager, name)
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Any:
+        """Return the next wake-up, or None; a failure is logged and tried again later.
+
+        Args:
+            queues: The names of procrastinate's queues.
+            worker_id: procrastinate's number of this worker.
+        """
         from procrastinate.exceptions import UniqueViolation
 
         for _ in range(_RACES):
@@ -212,6 +218,11 @@ class _SteadyManager:
         )
 
     async def update_heartbeat(self, worker_id: int) -> None:
+        """Renew the row of this worker, or create it again if another server deleted it.
+
+        Args:
+            worker_id: procrastinate's number of this worker.
+        """
         failed = "the queue's worker gave no sign; it is tried again"
         await self._write(lambda tx: wake_ups.keep_worker(tx, worker_id), failed)
 

@@ -46,7 +46,12 @@ async def postponed(runtime: Runtime, job: Job) -> bool:
 
 @asynccontextmanager
 async def expenses_noted(runtime: Runtime, job: Job) -> AsyncIterator[None]:
-    """Record the embeddings made inside the `with` block in the ledger, even after an error."""
+    """Record the embeddings made inside the `with` block in the ledger, even after an error.
+
+    Args:
+        runtime: The server's parts.
+        job: The job that pays: its organization, its user, and the agent in its payload.
+    """
     with metered() as tokens:
         try:
             yield

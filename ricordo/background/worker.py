@@ -446,10 +446,20 @@ class Schedule:
         self._last: dict[str, int] = {}
 
     def due(self, now: int) -> list[Job]:
+        """Return the jobs of the periods that have begun and are not added yet.
+
+        Args:
+            now: The time in microseconds UTC.
+        """
         slots = {kind: now // period for kind, period in self._periods.items()}
         return [_job(kind, slot) for kind, slot in slots.items() if self._last.get(kind) != slot]
 
     def added(self, periodic_jobs: Iterable[Job]) -> None:
+        """Remember that these jobs were added.
+
+        Args:
+            periodic_jobs: Jobs that `due` returned.
+        """
         self._last |= {job.kind: job.payload["slot"] for job in periodic_jobs}
 
 

@@ -54,7 +54,8 @@ class Client:
     def version(self) -> str | None:
         """Return the server's version; None if no server answers.
 
-        Raises Invalid if something other than Ricordo answers.
+        Raises:
+            Invalid: Something other than Ricordo answers, or the address cannot be called.
         """
         try:
             response = self._http.get("/v1/health/", timeout=2)
@@ -88,6 +89,14 @@ class Client:
         return agents
 
     def agent(self, agent_id: str) -> Json:
+        """Return one agent, as the server answers it.
+
+        Args:
+            agent_id: The agent.
+
+        Raises:
+            RicordoError: The server refused the request, or does not answer.
+        """
         agent: Json = self.ask("GET", f"/v1/agents/{agent_id}")
         return agent
 
@@ -308,6 +317,11 @@ def set_up_quiet_logs(settings: Settings) -> None:
 
 
 def refusal(response: httpx2.Response) -> RicordoError:
+    """Return the error for a refused request, with the server's sentence.
+
+    Args:
+        response: The whole answer. Its status decides the class of the error.
+    """
     status = response.status_code
     answer = _object(response)
     if status == 401:

@@ -78,6 +78,11 @@ class ModelReport:
         return f"{CAN}, but {', '.join(self.weak)}" if self.weak else CAN
 
     def line(self, width: int) -> str:
+        """Return the model's line of the table.
+
+        Args:
+            width: The characters of the first column.
+        """
         answers, calls, streams = (
             "yes" if is_able else "no" for is_able in (self.answers, self.calls, self.streams)
         )
@@ -274,7 +279,16 @@ async def examine_models(
 ) -> bool:
     """Try the configured models, or one by its handle, and print the table.
 
-    Returns True if all can run an agent.
+    Args:
+        handle: The handle of one model; None for the default model and some of each provider.
+        say: Gets each line of the table.
+
+    Returns:
+        True if all can run an agent.
+
+    Raises:
+        NotFound: There is no such model.
+        Invalid: A setting or a plugin cannot be used.
     """
     settings, providers = load_settings()
     models = open_models(settings, providers, load_plugins(FEATURES))

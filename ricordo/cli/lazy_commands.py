@@ -38,12 +38,21 @@ class LazyCommand(TyperCommand):
         return self.load().get_short_help_str(limit)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Return a context in which the imported command runs."""
+        """Return a context in which the imported command runs.
+
+        Args:
+            *arguments: The arguments of click's method.
+            **options: Its options.
+        """
         return self.load().make_context(*arguments, **options)
 
 
 def command_tree(offered: Iterable[Commands]) -> dict[str, Command]:
-    """Return these commands and groups by name. Commands of the same group become one group."""
+    """Return these commands and groups by name. Commands of the same group become one group.
+
+    Args:
+        offered: The commands of features and plugins. If two have one name, the later one counts.
+    """
     by_group: dict[str, list[Commands]] = {}
     for commands in offered:
         by_group.setdefault(commands.name, []).append(commands)

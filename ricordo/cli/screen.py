@@ -47,7 +47,7 @@ class Screen:
         return line.rstrip("\r\n") if line else None
 
     def confirm(self, question: str) -> bool:
-        """Refuse, since a pipe cannot be asked; complain with the question.
+        """Return False and complain, since a pipe cannot be asked.
 
         Args:
             question: The question, without the choices.
@@ -56,23 +56,42 @@ class Screen:
         return False
 
     def say(self, text: str) -> None:
+        """Print a piece of an answer, without a line break.
+
+        Args:
+            text: The next characters of the answer. Control characters are removed.
+        """
         sys.stdout.write(printable(text))
         sys.stdout.flush()
 
     def think(self, text: str) -> None:
-        """Print reasoning."""
+        """Ignore reasoning.
+
+        Args:
+            text: The next characters. Only a terminal shows them.
+        """
 
     def quietly(self, text: str) -> None:
-        """Print a secondary line.
+        """Ignore a secondary line.
 
         Args:
             text: One line of text, such as a tool call. Only a terminal shows it.
         """
 
     def tell(self, text: str) -> None:
+        """Print a line about the chat.
+
+        Args:
+            text: The line. Control characters are removed.
+        """
         typer.echo(printable(text))
 
     def complain(self, text: str) -> None:
+        """Print a problem.
+
+        Args:
+            text: The sentence. Control characters are removed.
+        """
         typer.echo(printable(text), err=True)
 
     def end_line(self) -> None:
@@ -295,6 +314,9 @@ def as_typed(text: str) -> str:
     """Return the text; each `ricordo …` in it becomes a command that works in this shell.
 
     The program may not be on the PATH.
+
+    Args:
+        text: A text for people, with commands between backquotes.
     """
     script = Path(sys.executable).with_name("ricordo.exe" if os.name == "nt" else "ricordo")
     on_path = shutil.which("ricordo")
@@ -309,7 +331,11 @@ def as_typed(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Remove control characters, which could affect the terminal."""
+    """Remove control characters, which could affect the terminal.
+
+    Args:
+        text: Any text. Its line breaks and tabs stay.
+    """
     return "".join(
         character for character in text if character in "\n\t" or character.isprintable()
     )

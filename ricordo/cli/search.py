@@ -96,7 +96,12 @@ class _IndexWatch:
         self._reported_ids: set[str] = set()
 
     async def build(self, partitions: Sequence[tuple[str, str]], *, vectors_only: bool) -> bool:
-        """Rebuild these partitions; return True if all were rebuilt."""
+        """Rebuild these partitions; return True if all were rebuilt.
+
+        Args:
+            partitions: Pairs of an owner's id and its organization's id. Each gets one job.
+            vectors_only: Compute the vectors again, and leave the index of words as it is.
+        """
 
         def add_jobs(tx: Transaction) -> list[Job]:
             return [

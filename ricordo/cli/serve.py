@@ -94,7 +94,15 @@ def serve(
 def background_server(settings: Settings, providers: ProviderSettings) -> Iterator[str]:
     """Run a server in a thread on a free port, and yield its address.
 
-    If the server cannot start, its error is raised.
+    The server is stopped when the block ends.
+
+    Args:
+        settings: The settings; the server has another host and port.
+        providers: The keys and addresses of model providers.
+
+    Raises:
+        Conflict: Another program has the database open.
+        RicordoError: The server cannot start for another reason.
     """
     set_up_quiet_logs(settings)
     is_settled = threading.Event()
@@ -168,6 +176,11 @@ class Server(uvicorn.Server):
         self._announce = announce
 
     async def live(self, sockets: Sequence[socket.socket]) -> None:
+        """Open the app, serve until the server is stopped, and close the app.
+
+        Args:
+            sockets: The listening sockets.
+        """
         async with self._app.router.lifespan_context(self._app):
             await self.serve(list(sockets))
 

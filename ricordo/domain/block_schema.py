@@ -115,6 +115,11 @@ class SchemaField:
         return None
 
     def lacks(self, value: FieldValue) -> bool:
+        """Return True if the field is required and this value is empty or blank.
+
+        Args:
+            value: The value of the field in a block.
+        """
         is_blank = value is None or value == () or (isinstance(value, str) and not value.strip())
         return self.required and is_blank
 

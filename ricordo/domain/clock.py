@@ -32,9 +32,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock, made monotonic within one process.
 
-    It stands still instead of going back, so the order of times is the order of writing. If the
-    machine's clock is set back by more than a minute, the earlier time was wrong, so the new time
-    is used at once. Otherwise this clock would stand still until the difference has passed.
+    Each call returns a later time, so the order of times is the order of writing. While the
+    machine's clock is behind, each call adds one microsecond. If the machine's clock is set back by
+    more than a minute, the earlier time was wrong, so the new time is used at once.
     """
 
     def __init__(self) -> None:

@@ -96,7 +96,12 @@ class LocalNetworks:
 
     @classmethod
     def parse(cls, text: str) -> "LocalNetworks":
-        """Parse a setting: networks and hosts, separated by commas."""
+        """Parse a setting: networks and hosts, separated by commas.
+
+        Args:
+            text: The value of the setting. An entry that is no network counts as the name of a
+                host.
+        """
         networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         hosts: set[str] = set()
         for entry in filter(None, (part.strip().lower() for part in text.split(","))):
@@ -169,7 +174,14 @@ def label_of(names: Iterable[str] | None) -> str | None:
 
 
 def names_of(label: str | None) -> list[list[str]]:
-    """Return the names in each clause of a label."""
+    """Return the names in each clause of a label.
+
+    Args:
+        label: The egress label of a text; None or "" has no clause.
+
+    Returns:
+        A list for each clause; an empty list for the clause that allows nothing.
+    """
     clauses = label.split(";") if label else []
     return [[] if clause == NOBODY_AT_ALL else clause.split(",") for clause in clauses]
 
@@ -281,7 +293,11 @@ def is_as_strict(label: str | None, than: str | None) -> bool:
 
 
 def counted_lines(text: str) -> int:
-    """Return the number of lines that are not blank."""
+    """Return the number of lines that are not blank.
+
+    Args:
+        text: The text that is withheld.
+    """
     return sum(bool(line.strip()) for line in text.split("\n"))
 
 
@@ -298,7 +314,11 @@ def notice(count: int, unit: str, destination: Destination) -> str:
 
 
 def normal_line(text: str) -> str:
-    """Return the words of a line in lower case, without bullet and punctuation."""
+    """Return the words of a line in lower case, without bullet and punctuation.
+
+    Args:
+        text: One line of a text, or a whole text.
+    """
     return " ".join(_WORD.findall(_BULLET.sub("", text).casefold()))
 
 
@@ -504,7 +524,11 @@ class Clearance:
         return None
 
     def with_labels(self, message: Message) -> Message:
-        """Return a person's message with the labels of the texts that it repeats."""
+        """Return a person's message with the labels of the texts that it repeats.
+
+        Args:
+            message: The message, which is not changed. Its label stays, and others are added.
+        """
         text = _text_of(message)
         labels = [entry.label for entry in self.texts if self._repeats(entry, text)]
         return replace(message, egress=join(message.egress, *labels)) if labels else message
@@ -530,13 +554,17 @@ class Clearance:
             name: The name, such as a label or a tag. It is searched as it is, and with "_" read as
                 a space.
         """
-        # In a name "_" often takes the place of a space.
+        # In names, "_" is often written for a space.
         return self.spills(f"{name}\n{name.replace('_', ' ')}", None)
 
     def record(self, destination: Destination) -> dict[str, Any]:
         """Return the record of a step: destination, shown and withheld sources.
 
-        It is empty if no source had a policy.
+        Args:
+            destination: The receiver of the step's request.
+
+        Returns:
+            JSON; {} if no source had a policy.
         """
         if self.label is None and not self.texts and not self.withheld:
             return {}

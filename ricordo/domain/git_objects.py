@@ -52,7 +52,14 @@ def object_id(kind: Kind, body: bytes) -> bytes:
 
 
 def blob_id(text: str) -> bytes:
-    """Return the id of a text, encoded as UTF-8 without any change."""
+    """Return the id of a text, encoded as UTF-8 without any change.
+
+    Args:
+        text: The whole text of a block.
+
+    Returns:
+        20 raw bytes.
+    """
     return object_id("blob", text.encode())
 
 
@@ -72,6 +79,9 @@ def fits_git(label: str) -> bool:
 
     >>> fits_git("courses/maths"), fits_git("git~1/hooks"), fits_git("human.md/more")
     (True, False, False)
+
+    Args:
+        label: The label of a block.
     """
     *folders, name = label.split("/")
     # Some file systems ignore characters that are not shown.

@@ -102,6 +102,9 @@ def is_unseen(character: str) -> bool:
 
     >>> is_unseen("\u200b"), is_unseen("\U000e0041"), is_unseen("\u3164"), is_unseen("\u00e9")
     (True, True, True, False)
+
+    Args:
+        character: One character of a text, of any kind.
     """
     match unicodedata.category(character):
         case "Cc":
@@ -121,7 +124,11 @@ def is_unseen(character: str) -> bool:
 
 
 def unseen_runs(text: str) -> list[UnseenRun]:
-    """Return the hidden text, and direction marks in right-to-left text, in their order."""
+    """Return the hidden text, and direction marks in right-to-left text, in their order.
+
+    Args:
+        text: Any text.
+    """
     if is_plain(text):
         return []
     characters = frozenset(filter(is_unseen, set(text)))
@@ -143,6 +150,11 @@ def unseen_runs(text: str) -> list[UnseenRun]:
 
 
 def hidden_runs(text: str) -> list[UnseenRun]:
+    """Return the hidden text of a text, in its order.
+
+    Args:
+        text: Any text.
+    """
     return [run for run in unseen_runs(text) if run.is_hidden]
 
 
@@ -185,6 +197,9 @@ def with_marks(text: str) -> str:
 
     >>> with_marks("on\u200bce")
     'on⟦U+200B⟧ce'
+
+    Args:
+        text: A stored text. Its positions differ from those in the result.
     """
     runs = hidden_runs(text)
     if not runs:
@@ -270,7 +285,10 @@ class _Lines:
 
 
 def _hides(text: str, index: int, lines: _Lines) -> bool | None:
-    """Return True for hidden text, False for a misused direction mark, None for other text."""
+    """Return True for hidden text, False for a direction mark in right-to-left text, or None.
+
+    None means that the character is useful where it is.
+    """
     character = text[index]
     before = text[index - 1] if index else ""
     after = text[index + 1 : index + 2]

@@ -20,6 +20,11 @@ def new_id(prefix: str) -> str:
 
 
 def pattern(prefix: str) -> str:
+    """Return the regular expression of random ids with this prefix.
+
+    Args:
+        prefix: The kind of id, such as "agent", without the dash.
+    """
     return f"^{prefix}-{_UUID4}$"
 
 
@@ -60,5 +65,9 @@ def part_otid(message_id: str, part: int) -> str:
 
 
 def unique(ids: Sequence[str]) -> list[str]:
-    """Return the ids in order, each once."""
+    """Return the texts in order, each once.
+
+    Args:
+        ids: Ids, or other texts such as tags.
+    """
     return list(dict.fromkeys(ids))

@@ -128,6 +128,19 @@ class ToolReturnPart:
     pictures: tuple[ImagePart, ...] = ()
     request_id: str | None = None
 
+    def decoded(self) -> Any:
+        """Return the content: the value of its JSON, or the text.
+
+        A content that was changed after it was stored, so that it is no JSON any more, counts as
+        text. A result must not end every later turn of its conversation.
+        """
+        if not self.is_json:
+            return self.content
+        try:
+            return orjson.loads(self.content)
+        except orjson.JSONDecodeError:
+            return self.content
+
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPart:

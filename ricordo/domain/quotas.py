@@ -108,7 +108,7 @@ class MemoryQuotas:
         """Raise TooLong if a history of this size has no room for a new text.
 
         Args:
-            size: The bytes of the history so far, without the new text.
+            size: The bytes of the history so far. An import adds the bytes of its texts.
 
         Raises:
             TooLong: The history is full.

@@ -338,7 +338,7 @@ def redact(text: str, *, is_strict: bool = False) -> Redacted:
     """Return the text with each secret replaced by a placeholder that names its kind.
 
     Args:
-        text: The text.
+        text: Any text. It is searched in pieces, so its length does not block other threads.
         is_strict: The text comes from a machine, such as a log or an error. There, a name or a
             prefix is enough to recognize a secret.
     """
@@ -354,7 +354,7 @@ def without(text: str, secrets: Mapping[str, str]) -> str:
     """Replace known secrets in a text, raw or JSON-escaped, by placeholders.
 
     Args:
-        text: The text.
+        text: A text that may repeat the secrets, such as a part of a model's reply.
         secrets: The kind of each secret, by the secret (`Redacted.secrets`).
     """
     for secret in sorted(secrets, key=len, reverse=True):

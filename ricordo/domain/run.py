@@ -41,6 +41,11 @@ _STATUSES: dict[StopReason, RunStatus] = {
 
 
 def status_after(reason: StopReason) -> RunStatus:
+    """Return the status of a run that ended for this reason.
+
+    Args:
+        reason: The stop reason of the run.
+    """
     return _STATUSES.get(reason, "failed")
 
 

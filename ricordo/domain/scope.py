@@ -199,6 +199,9 @@ class Scope:
         """Return the scope for acting as this user, narrowed to the user's data.
 
         Without the right to act for others the scope is returned unchanged.
+
+        Args:
+            user: A user of the same organization. Whether the user is disabled is not checked here.
         """
         if not self.may(IMPERSONATE) or self.subject == user.id:
             return self
@@ -233,7 +236,11 @@ class Scope:
         return Actor("user", self.user_id, name)
 
     def owns(self, user_id: str | None) -> bool:
-        """Return True if the caller may change data about this user (None: shared data)."""
+        """Return True if the caller may change data about this user.
+
+        Args:
+            user_id: The id of the user whom the data is about; None for shared data.
+        """
         return self.subject_id is None or user_id == self.subject
 
     def require_owns(self, user_id: str | None) -> None:
@@ -243,7 +250,7 @@ class Scope:
             user_id: The id of the user whom the data is about; None for shared data.
 
         Raises:
-            Forbidden: The caller is limited to another user, or the data is shared.
+            Forbidden: The caller is limited to one user, and the data is not about this user.
         """
         if not self.owns(user_id):
             raise Forbidden(
@@ -261,6 +268,10 @@ class Scope:
         """Return True if the caller may approve and reject changes of this owner's memory.
 
         The memory of an agent belongs to everyone who sees all data of the organization.
+
+        Args:
+            owner_kind: "user" or "agent".
+            owner_id: The id of the user or agent.
         """
         if self.decides_for_everybody:
             return True
@@ -271,7 +282,11 @@ class Scope:
         return self.subject_id is None
 
     def sees(self, user_id: str | None) -> bool:
-        """Return True if the caller may see data about this user (None: shared data)."""
+        """Return True if the caller may see data about this user.
+
+        Args:
+            user_id: The id of the user whom the data is about; None for shared data.
+        """
         return self.subject_id is None or user_id in (None, self.subject_id)
 
 

@@ -43,7 +43,7 @@ NAME_FIELDS = frozenset(
         " label labels name names new_label old_label path tag tags title user_id"
     ).split()
 )
-# Fields that are kept byte for byte: programs, keys, passwords and signed content.
+# Fields that are not changed by a byte: programs, keys, passwords and signed content.
 VERBATIM_FIELDS = frozenset(
     (
         "access_key access_secret access_token api_key api_secret auth_token client_secret"
@@ -90,6 +90,9 @@ def normal_name(text: str) -> str:
 
     >>> normal_name("hu\u200bman"), normal_name("\u202eAda")
     ('human', 'Ada')
+
+    Args:
+        text: A label, a tag, or the name of a file, user or agent.
     """
     if text.isascii():
         return normal_text(text)
@@ -119,6 +122,13 @@ def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
 
     >>> spans_of("Gru\u0308\u00dfe\r\n", "\u00fc")
     [(2, 4)]
+
+    Args:
+        text: The text to search. It need not be in normal form.
+        piece: The text to find; an empty one is found nowhere.
+
+    Returns:
+        Pairs of a start and an end, in characters.
     """
     piece = normal_text(piece)
     if not piece:
@@ -163,10 +173,20 @@ def name_key(name: str) -> str:
 
 
 def is_normal_text(text: str) -> bool:
+    """Return True if the text is in normal form.
+
+    Args:
+        text: Any text.
+    """
     return normal_text(text) == text
 
 
 def is_normal_name(name: str) -> bool:
+    """Return True if the name is in normal form.
+
+    Args:
+        name: Any text.
+    """
     return normal_name(name) == name
 
 

@@ -106,7 +106,11 @@ def lessons_of(
 def learned_of(model: object) -> LearnedModel | None:
     """Return the lessons of a chat model.
 
-    Returns None for a model without adaptation.
+    Args:
+        model: A chat model of any adapter or plugin.
+
+    Returns:
+        The lessons; None for a model without adaptation.
     """
     learned = getattr(model, "learned", None)
     return learned if isinstance(learned, LearnedModel) else None
@@ -161,7 +165,11 @@ class Adaptation:
         self._helped = self.model.store.helped(self.model.key)
 
     def body(self, request: ModelRequest) -> Json:
-        """Return the body to send."""
+        """Return the body to send, in the form that is tried now.
+
+        Args:
+            request: The request of the call.
+        """
         body = self.build(request, self.learned)
         if self.budget is not None:
             body |= {name: min(body[name], self.budget) for name in _BUDGETS if name in body}
@@ -171,6 +179,10 @@ class Adaptation:
         """Remember the form that was accepted.
 
         A guess is remembered only after it helped later calls too.
+
+        Args:
+            request: The request that was accepted. Guesses that would have changed it are
+                disproved.
         """
         store = self.model.store
         key = self.model.key
@@ -216,7 +228,7 @@ class Adaptation:
 
         Args:
             error: The refusal or failure.
-            request: The request, of which `body` makes what was sent.
+            request: The request. `body` made the sent body from it.
             is_last: Whether no retry is left for a temporary error.
         """
         if not error.words and error.status is None:

@@ -52,6 +52,17 @@ class BoundedClient(httpx2.AsyncClient):
     async def send(
         self, request: httpx2.Request, *, stream: bool = False, **options: Any
     ) -> httpx2.Response:
+        """Send the request, and bound its answer.
+
+        Args:
+            request: The request. Its body is noted in the current `Exchange`.
+            stream: Return after the head of the answer; otherwise the body is read first.
+            **options: The other options of httpx2's method.
+
+        Raises:
+            BoundReached: The answer is too long or too slow.
+            NotSent: The current `Exchange` is a preview.
+        """
         exchange = EXCHANGE.get()
         if exchange:
             exchange.begin(await request.aread())
@@ -137,6 +148,14 @@ def _too_slow(request: httpx2.Request) -> BoundReached:
 
 
 def require_within(size: int) -> None:
+    """Refuse an answer that is longer than the limit.
+
+    Args:
+        size: The characters of the answer so far, as `size_of` counts them.
+
+    Raises:
+        BoundReached: There are more than `ANSWER_CHARACTERS`.
+    """
     if size > ANSWER_CHARACTERS:
         raise BoundReached(
             f"The model's answer is longer than {ANSWER_CHARACTERS:,} characters, which is the "
@@ -145,11 +164,21 @@ def require_within(size: int) -> None:
 
 
 def has_too_many_calls(reply: ModelReply) -> bool:
+    """Return whether a reply has more calls than `MOST_CALLS`.
+
+    Args:
+        reply: The whole reply.
+    """
     return sum(isinstance(part, ToolCallPart) for part in reply.parts) > MOST_CALLS
 
 
 def size_of(piece: Part | Chunk) -> int:
-    """Return the characters that a part or chunk adds to an answer."""
+    """Return the characters that a part or chunk adds to an answer.
+
+    Args:
+        piece: A part of a whole reply, or a chunk of a streamed one. A call also counts some
+            characters for itself, once.
+    """
     match piece:
         case ToolCallPart() | ToolCallChunk():
             is_new = isinstance(piece, ToolCallPart) or piece.call_id is not None
@@ -176,11 +205,21 @@ class CallIds:
         self._ids: dict[int, tuple[str, str]] = {}
 
     def in_chunk(self, chunk: Chunk) -> Chunk:
+        """Return the chunk with the id that its call gets.
+
+        Args:
+            chunk: The next chunk of the answer.
+        """
         if not isinstance(chunk, ToolCallChunk) or chunk.call_id is None:
             return chunk
         return replace(chunk, call_id=self._id(chunk.index, chunk.call_id))
 
     def in_reply(self, reply: ModelReply) -> ModelReply:
+        """Return the reply with the same ids that its chunks had.
+
+        Args:
+            reply: The whole reply.
+        """
         calls = [part.call_id for part in reply.parts if isinstance(part, ToolCallPart)]
         ids = [self._id(index, call_id) for index, call_id in enumerate(calls)]
         if ids == calls:

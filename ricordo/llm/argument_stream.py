@@ -38,7 +38,15 @@ class ArgumentStream:
         self._read_so_far = ("", "")
 
     def feed(self, piece: str) -> tuple[str, str]:
-        """Return the new text of the `key` argument and the others' new JSON."""
+        """Return the new text of the `key` argument and the others' new JSON.
+
+        Args:
+            piece: The next characters of the call's JSON.
+
+        Returns:
+            Both continue what was returned before. Both are empty while the piece is too short to
+            be read, after the end, and after a fault.
+        """
         if self._is_over:
             return "", ""
         self._unread.append(piece)

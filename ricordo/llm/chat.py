@@ -30,7 +30,11 @@ class ChatModel(Protocol):
     def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
         """Yield chunks if `request.stream` is set, and finally the whole reply.
 
-        Raises ModelError after the policy's retries.
+        Args:
+            request: The transcript, the tools and the settings of one call.
+
+        Raises:
+            ModelError: The call failed, after the policy's retries.
         """
 
 
@@ -51,8 +55,15 @@ class Embedder(Protocol):
     ) -> list[list[float]]:
         """Return one vector of length 1 for each text, in order.
 
-        A text without words gets zeros. Raises Unavailable if the model cannot be used, and
-        ModelError after the policy's retries.
+        A text without words gets zeros.
+
+        Args:
+            texts: The texts. One that is too long is cut or divided by the embedder.
+            purpose: "query" for a question of a search, "document" for a stored text.
+
+        Raises:
+            Unavailable: The model cannot be used.
+            ModelError: The call failed, after the policy's retries.
         """
 
 
@@ -64,11 +75,23 @@ class KnowsWords(Protocol):
         """Return related words for each word, nearest first.
 
         The word itself and its other forms may be among them.
+
+        Args:
+            text: The words of a query.
         """
 
 
 async def whole_reply(model: ChatModel, request: ModelRequest) -> ModelReply:
-    """Return the reply alone, for callers that want no chunks."""
+    """Return the reply alone, for callers that want no chunks.
+
+    Args:
+        model: The model to call.
+        request: The request. Chunks are dropped if it asks for a stream.
+
+    Raises:
+        ModelError: The call failed, after the policy's retries.
+        RuntimeError: The model yielded no reply, which is a fault of its adapter.
+    """
     reply: ModelReply | None = None
     async for event in model.answer(request):
         if isinstance(event, ModelReply):
@@ -81,7 +104,12 @@ async def whole_reply(model: ChatModel, request: ModelRequest) -> ModelReply:
 
 
 def chunks_of(reply: ModelReply, *, by_word: bool = False) -> Iterator[Chunk]:
-    """Yield each part as one chunk, or its texts word by word."""
+    """Yield each part as one chunk, or its texts word by word.
+
+    Args:
+        reply: The whole reply.
+        by_word: Cut texts and reasoning into words; calls stay whole.
+    """
     calls = 0
     for part in reply.parts:
         match part:

@@ -17,7 +17,13 @@ from ricordo.llm.chat import whole_reply as whole_reply_of
 
 
 def destination_of(model: ChatModel | Embedder, clearance: Clearance) -> Destination:
-    """Return the destination of the model's calls."""
+    """Return the destination of the model's calls.
+
+    Args:
+        model: The model. Its provider names the destination, and its address decides whether that
+            is local.
+        clearance: The clearance of the work, for the networks that count as local.
+    """
     info = model.info
     return clearance.networks.of_model(info.provider, info.name, info.endpoint)
 

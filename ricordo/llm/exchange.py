@@ -12,7 +12,7 @@ from typing import Any
 from ricordo.llm.loose_json import read_json
 
 Json = dict[str, Any]
-_MOST_BYTES = 4 * 1024 * 1024  # bytes that are kept of one answer
+_MOST_BYTES = 4 * 1024 * 1024  # the most bytes of one answer that are recorded
 _LONG = 200
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=-]*")
 # Fields whose pieces in a stream are joined to one text; other fields keep their last piece.
@@ -38,9 +38,15 @@ class Exchange:
     _answer_body: bytearray = field(default_factory=bytearray)
 
     def begin(self, body: bytes) -> None:
-        """Keep the body of a request.
+        """Record the body of a request, and drop the answer to the request before.
 
-        The body contains no API key, since keys are in headers. Raises NotSent for a preview.
+        The body contains no API key, since keys are in headers.
+
+        Args:
+            body: The body as it is sent.
+
+        Raises:
+            NotSent: The call is a preview, so the request is not sent.
         """
         self._request_body = body
         self._answer_body = bytearray()
@@ -48,6 +54,11 @@ class Exchange:
             raise NotSent
 
     def receive(self, piece: bytes) -> None:
+        """Record a piece of the answer, up to 4 MiB of the whole.
+
+        Args:
+            piece: The next unzipped bytes.
+        """
         self._answer_body += piece[: _MOST_BYTES - len(self._answer_body)]
 
     def request(self) -> Json | None:

@@ -213,7 +213,12 @@ class LearnedDialects:
         self.read(folder)
 
     def read(self, folder: Path) -> None:
-        """Add the lessons that another server stores in this folder."""
+        """Add the lessons that another server stores in this folder.
+
+        Args:
+            folder: The data folder. If its file is unreadable, nothing is added and a warning is
+                logged.
+        """
         try:
             rows = orjson.loads((folder / FILE_NAME).read_bytes())
             self._entries |= {tuple(row["key"]): _entry(row) for row in rows}
@@ -226,7 +231,14 @@ class LearnedDialects:
             )
 
     def get(self, key: Key) -> LearnedDialect:
-        """Return the lessons of a model."""
+        """Return the lessons of a model.
+
+        Args:
+            key: The model.
+
+        Returns:
+            The lessons; `NOTHING_LEARNED` if there are none, or they have expired.
+        """
         entry = self._entries.get(key)
         if entry is None:
             return NOTHING_LEARNED
@@ -264,7 +276,14 @@ class LearnedDialects:
         self._save()
 
     def helped(self, key: Key) -> dict[LearnedDialect, Help]:
-        """Return the guesses that helped but are not remembered yet."""
+        """Return the guesses that helped but are not remembered yet.
+
+        Args:
+            key: The model.
+
+        Returns:
+            A new mapping from the forms to the calls that they helped.
+        """
         return dict(self._helped.get(key, {}))
 
     def note_help(self, key: Key, guess: LearnedDialect, before: int, message_id: str) -> int:
@@ -300,9 +319,12 @@ class LearnedDialects:
             self._helped.pop(key, None)
 
     def accepted(self, key: Key) -> int:
-        """Return the largest prompt accepted since the start, by our estimate.
+        """Return the largest prompt accepted since the start, in tokens by our estimate.
 
         It is 0 if none is known.
+
+        Args:
+            key: The model.
         """
         return self._accepted.get(key, 0)
 

@@ -29,7 +29,11 @@ _GEMMA_QUOTES = ("<escape>", '<|"|>')
 def read_json(text: str | bytes) -> Any:
     """Return the value of a text in JSON.
 
-    Returns None if it is not JSON.
+    Args:
+        text: The text, or its bytes in UTF-8.
+
+    Returns:
+        The value; None if it is not JSON, and also for `null`.
     """
     try:
         return orjson.loads(text)
@@ -38,14 +42,27 @@ def read_json(text: str | bytes) -> Any:
 
 
 def member_of(value: Any, name: str) -> Any:
-    """Return a member of a JSON object; None if it is missing, or if the value is not an object."""
+    """Return a member of a JSON object.
+
+    Args:
+        value: Any JSON value.
+        name: The name of the member.
+
+    Returns:
+        None if the member is missing, or if the value is not an object.
+    """
     return value.get(name) if isinstance(value, dict) else None
 
 
 def read_value_at(text: str, start: int) -> tuple[Any, int] | None:
-    """Return the object or list that begins at `start` and its end.
+    """Return the object or list that begins at `start`, and its end.
 
-    Returns None if unreadable.
+    Args:
+        text: A text of a model, with other text before and after the value.
+        start: The index of the opening brace or bracket.
+
+    Returns:
+        The value and the index after it; None if it is unreadable.
     """
     try:
         return _DECODER.raw_decode(text, start)
@@ -60,7 +77,14 @@ def read_value_at(text: str, start: int) -> tuple[Any, int] | None:
 
 
 def read_unclosed(text: str) -> Any:
-    """Return the value of a text that lacks only one or two closing braces."""
+    """Return the value of a text that lacks only one or two closing braces.
+
+    Args:
+        text: The text from its opening brace to its end.
+
+    Returns:
+        The value; None if the text is unreadable.
+    """
     rest = text.rstrip()
     readings = (_strictly(rest + end) for end in ("}", "}}"))
     return next((parsed for parsed in readings if parsed is not None), None)
@@ -69,7 +93,11 @@ def read_unclosed(text: str) -> Any:
 def read_loosely(text: str) -> Any:
     """Return the value of a whole text that is nearly JSON.
 
-    Returns None if unreadable.
+    Args:
+        text: The text, without blanks around it.
+
+    Returns:
+        The value; None if the text is unreadable.
     """
     for quote in _GEMMA_QUOTES:
         text = text.replace(quote, '"')
@@ -92,7 +120,12 @@ def read_loosely(text: str) -> Any:
 def balanced_end(text: str, start: int) -> int | None:
     """Return the end of the bracket at `start`; brackets in quoted strings do not count.
 
-    Returns None if it is never closed.
+    Args:
+        text: A text of a model.
+        start: The index of the opening bracket.
+
+    Returns:
+        The index after the closing bracket; None if the bracket is never closed.
     """
     stack: list[str] = []
     quote = ""

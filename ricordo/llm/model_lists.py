@@ -193,6 +193,11 @@ def models_in(content: bytes, provider: Provider) -> ModelList:
 
 
 def known_window(model: str) -> int:
+    """Return the context window of a model by the beginning of its name, in tokens.
+
+    Args:
+        model: The name of the model. The part before its last "/" is ignored.
+    """
     name = model.rpartition("/")[2].lower()
     prefixes = (prefix for prefix in _WINDOWS if name.startswith(prefix))
     prefix = max(prefixes, key=len, default="")
@@ -200,6 +205,12 @@ def known_window(model: str) -> int:
 
 
 def info_of(provider: Provider, name: str) -> ModelInfo:
+    """Describe a chat model by its name, without a request.
+
+    Args:
+        provider: The provider of the model.
+        name: The name of the model at the provider. The window comes from the list of known models.
+    """
     return ModelInfo(
         f"{provider.name}/{name}",
         provider.name,
@@ -211,6 +222,12 @@ def info_of(provider: Provider, name: str) -> ModelInfo:
 
 
 def embedding_of(provider: Provider, name: str) -> EmbeddingInfo:
+    """Describe an embedding model by its name, without a request.
+
+    Args:
+        provider: The provider of the model.
+        name: The name of the model at the provider.
+    """
     handle = f"{provider.name}/{name}"
     return EmbeddingInfo(
         handle, provider.name, name, provider.endpoint_type, endpoint=provider.base_url or None

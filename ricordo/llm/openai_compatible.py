@@ -64,7 +64,15 @@ class OpenAICompatibleModel:
         self._headers = call_headers(info.endpoint_type, api_key)
 
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Yield chunks if `request.stream` is set, and then the whole reply."""
+        """Yield chunks if `request.stream` is set, and then the whole reply.
+
+        Args:
+            request: The transcript, the tools and the settings of one call.
+
+        Raises:
+            ModelError: The call failed, after the policy's retries and the adaptation's other
+                forms.
+        """
         adaptation = Adaptation(self.learned, self._body)
         return answer_by_policy(
             self._policy, request, partial(self._attempt, adaptation), adaptation

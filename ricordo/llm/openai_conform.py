@@ -56,7 +56,15 @@ def conform(body: Json, learned: LearnedDialect) -> Json:
 
 
 def kind_of(field: Any) -> str:
-    """Return the kind of a refused value: the type of an object, else the value itself."""
+    """Return the kind of a refused value: the type of an object, else the value itself.
+
+    Args:
+        field: Any JSON value of a request's body.
+
+    Returns:
+        For an object its `type`, or "object"; for another value its JSON, of at most 100
+        characters.
+    """
     if isinstance(field, dict):
         return str(field.get("type", "object"))
     return orjson.dumps(field, default=str).decode()[:100]

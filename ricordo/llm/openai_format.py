@@ -19,11 +19,18 @@ from ricordo.llm.pictures import UNREADABLE, readable_picture
 # Extra settings that this module translates; it does not pass them on.
 _OWN_SETTINGS = frozenset({"strict", "provider_type"})
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
-MOST_ID_CHARACTERS = 40  # OpenAI's own limit
+MOST_ID_CHARACTERS = 40  # OpenAI's limit
 _MISTRAL_ID = re.compile(r"^[A-Za-z0-9]{9}$")
 
 
 def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, Any]:
+    """Return the body of a chat completion for this request.
+
+    Args:
+        request: The transcript, the tools and the settings.
+        model: The name of the model at its server.
+        dialect: The known needs of this kind of server.
+    """
     settings = request.settings
     body: dict[str, Any] = {"model": model, "messages": to_messages(request.messages, dialect)}
     if request.callable_tools:
@@ -52,6 +59,11 @@ def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, An
 
 
 def must_call(request: ModelRequest) -> bool:
+    """Return whether the request demands a tool call.
+
+    Args:
+        request: The request. Without tools it demands none.
+    """
     return bool(request.tools) and (
         request.forced_tool is not None or request.tool_choice == "required"
     )
@@ -94,7 +106,11 @@ def _function(tool: ToolSchema, *, is_strict: bool) -> dict[str, Any]:
 def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
     """Return the schema with every object closed, for strict mode.
 
-    Returns None if an object has optional or free fields, which strict mode refuses.
+    Args:
+        schema: The JSON schema of a tool's parameters, or of a part of them.
+
+    Returns:
+        A new schema; None if an object has optional or free fields, which strict mode refuses.
     """
     closed = dict(schema)
     kind = schema.get("type")
@@ -121,6 +137,10 @@ def to_messages(
     """Return the transcript in its order.
 
     Reasoning is left out, except for servers that expect it back.
+
+    Args:
+        messages: The transcript, in which each call has one result.
+        dialect: The known needs of the server; None for OpenAI's usual form.
     """
     dialect = dialect or Dialect()
     if dialect.short_call_ids:
@@ -226,7 +246,11 @@ def _picture(part: ImagePart) -> dict[str, Any]:
 
 
 def readable_name(name: str) -> str:
-    """Return a tool's name in a form that every provider accepts, even if a model invented it."""
+    """Return a tool's name in a form that every provider accepts, even if a model invented it.
+
+    Args:
+        name: The name as the model wrote it.
+    """
     return _NO_NAME.sub("_", name)[:64] or "unknown"
 
 
@@ -234,6 +258,12 @@ def readable_arguments(text: str) -> str:
     """Return arguments that every server can read.
 
     One call with broken JSON must not make the whole transcript unusable.
+
+    Args:
+        text: The arguments of a stored call, as the model wrote them.
+
+    Returns:
+        The same text if it is a JSON object; otherwise an object that quotes it.
     """
     is_object = isinstance(read_json(text), dict)
     if is_object:

@@ -58,7 +58,17 @@ _Field = TypeVar("_Field")
 def to_reply(
     completion: dict[str, Any], request: ModelRequest, dialect: Dialect | None = None
 ) -> ModelReply:
-    """Return the reply of a whole (not streamed) answer."""
+    """Return the reply of a whole (not streamed) answer.
+
+    Args:
+        completion: The JSON of the answer.
+        request: The request that was answered, for estimates of missing token counts.
+        dialect: The known needs of the server; None for OpenAI's usual form.
+
+    Raises:
+        ModelError: A field of the answer is malformed.
+        BoundReached: The answer has far too many calls.
+    """
     builder = ReplyBuilder(dialect)
     for _ in builder.feed(completion):
         pass
@@ -76,6 +86,9 @@ class SseReader:
         """Yield the events that are complete with this piece.
 
         Lines without a JSON object are skipped.
+
+        Args:
+            piece: The next bytes of the stream; an event may begin and end anywhere in them.
         """
         first, *lines = piece.split(b"\n")
         self._rest.append(first)
@@ -161,6 +174,15 @@ class ReplyBuilder:
         return self._finish is not None
 
     def feed(self, event: dict[str, Any]) -> Iterator[Chunk]:
+        """Add an event, and yield its chunks.
+
+        Args:
+            event: The JSON of one event, or of a whole answer.
+
+        Raises:
+            ModelError: A field of the event is malformed.
+            BoundReached: The answer has far too many calls.
+        """
         self._model = _text(event, "model") or self._model
         self._usage = event.get("usage") or self._usage
         choice = _choice(event)
@@ -319,6 +341,11 @@ class ReplyBuilder:
                     detail[name] = field_value
 
     def reply(self, request: ModelRequest) -> ModelReply:
+        """Return the reply of all events so far.
+
+        Args:
+            request: The request that was answered. Missing token counts are estimated from it.
+        """
         parts: list[Part] = []
         thought = "".join(self._thoughts)
         # Reasoning is marked with its provider if that provider wants it back.
@@ -351,8 +378,13 @@ class ReplyBuilder:
 def read_fault(answer: dict[str, Any]) -> Any:
     """Return the error in an answer or event whose HTTP status is a success.
 
-    Returns None if there is none. An error in an answer that finished normally is ignored, so that
-    the answer is not lost.
+    An error in an answer that finished normally is ignored, so that the answer is not lost.
+
+    Args:
+        answer: The JSON of a whole answer, or of one event.
+
+    Returns:
+        The JSON with the error; None if there is none.
     """
     choices = answer.get("choices")
     if isinstance(choices, list) and choices:
@@ -377,6 +409,10 @@ def generation_in(fault: Any, request: ModelRequest) -> ModelReply | None:
     """If the server failed to read a call in the model's text, return that text, else None.
 
     Groq sends the text with the error `tool_use_failed`.
+
+    Args:
+        fault: The body of the error as bytes, or its JSON.
+        request: The request that was refused, for estimates of token counts.
     """
     if isinstance(fault, bytes):
         body = read_json(fault)
@@ -502,7 +538,11 @@ def _with_usage(reply: ModelReply, usage: Any, request: ModelRequest) -> ModelRe
 
 
 def read_usage(usage: dict[str, Any]) -> Usage:
-    """Return the server's counts of tokens; an implausible count is left out."""
+    """Return the server's counts of tokens; an implausible count is left out.
+
+    Args:
+        usage: The field `usage` of an answer.
+    """
     prompt_details = usage.get("prompt_tokens_details")
     if not isinstance(prompt_details, dict):
         prompt_details = {}
@@ -510,9 +550,9 @@ def read_usage(usage: dict[str, Any]) -> Usage:
     if not isinstance(completion_details, dict):
         completion_details = {}
     cached = plausible_count(prompt_details.get("cached_tokens"))
-    if cached is None:  # DeepSeek's own name
+    if cached is None:  # DeepSeek's name for it
         cached = plausible_count(usage.get("prompt_cache_hit_tokens"))
-    if cached is None:  # Together's own name
+    if cached is None:  # Together's name for it
         cached = plausible_count(usage.get("cached_tokens"))
     prompt = plausible_count(usage.get("prompt_tokens")) or 0
     completion = plausible_count(usage.get("completion_tokens")) or 0

@@ -19,7 +19,7 @@ AdapterName = Literal["openai", "anthropic", "google", "bedrock", "vertex"]
 """The adapter of a provider; `openai` is for every server with OpenAI's chat completions."""
 
 Api = Literal["auto", "chat", "responses"]
-"""One of OpenAI's two formats; `auto` takes responses for OpenAI's own reasoning models."""
+"""One of OpenAI's two formats; `auto` takes responses for reasoning models at OpenAI itself."""
 
 AZURE_API_VERSION = "2024-10-21"  # the last version that Azure calls stable
 _HIDDEN = "(hidden)"
@@ -40,7 +40,11 @@ class Keys:
     access_key: str | None = field(default=None, repr=False)
 
     def without(self, error: ModelError) -> ModelError:
-        """Return the error without the keys that its message quotes."""
+        """Return the error without the keys that its message quotes.
+
+        Args:
+            error: The error of a call with these keys. It is returned if it quotes none of them.
+        """
         message = str(error)
         for key in (self.api_key, self.access_key):
             if key and len(key) >= _SHORTEST_KEY:
@@ -77,6 +81,11 @@ class Provider:
     owner: str | None = None
 
     def uses_responses(self, model: str) -> bool:
+        """Return whether calls of this model use OpenAI's responses, not its chat completions.
+
+        Args:
+            model: The name of the model at the provider.
+        """
         if self.api == "auto":
             return is_openai(self.base_url) and thinks_at_openai(model)
         return self.api == "responses"
@@ -85,7 +94,11 @@ class Provider:
 def with_usual_thinking(settings: ModelSettings, info: ModelInfo) -> ModelSettings:
     """Return a new agent's settings, with reasoning switched on for a Claude that can reason.
 
-    The retired Letta V1 server did the same. Explicit settings are kept.
+    The retired Letta V1 server did the same. Explicit settings stay.
+
+    Args:
+        settings: The settings that the creator of the agent chose.
+        info: The agent's model.
     """
     is_chosen = settings.max_reasoning_tokens is not None or settings.reasoning_effort is not None
     if is_chosen or info.endpoint_type not in CLAUDES or not _THINKING_CLAUDE.search(info.name):
@@ -96,7 +109,15 @@ def with_usual_thinking(settings: ModelSettings, info: ModelInfo) -> ModelSettin
 def local_server(
     name: str, port: int, list_path: str = "/v1/models", owner: str | None = None
 ) -> Provider:
-    """Return a model server that may run on this machine."""
+    """Return a model server that may run on this machine.
+
+    Args:
+        name: The name of the provider, which is also its kind on the wire.
+        port: The port that this kind of server usually listens on.
+        list_path: The path of its list of models.
+        owner: The owner that each model in the list must name, so that another program on this port
+            is not taken for it; None checks nothing.
+    """
     return Provider(name, f"http://127.0.0.1:{port}/v1", name, list_path=list_path, owner=owner)
 
 
@@ -123,7 +144,12 @@ class ProviderRow:
         return self.is_server or self.local is not None
 
     def address(self, url: str | None) -> str:
-        """Return its address; a given `url` gets the path that this kind of server expects."""
+        """Return its address, with the path that this kind of server expects.
+
+        Args:
+            url: The address in the settings or of an organization; None or "" for the provider's
+                public one.
+        """
         if not url:
             return self.base_url
         url = url.rstrip("/")
@@ -197,6 +223,11 @@ _NEVER_ADDED = {
 
 
 def configured(settings: ProviderSettings) -> list[Provider]:
+    """Return the providers that the settings configure, in the order of the table.
+
+    Args:
+        settings: The keys and addresses of providers.
+    """
     return [provider for row in ROWS if (provider := _configured(row, settings))]
 
 
@@ -238,7 +269,11 @@ def _setting(settings: ProviderSettings, name: str | None) -> str | None:
 def address_of(name: str) -> str:
     """Return the address of a public service.
 
-    It is empty for other servers and unknown providers.
+    Args:
+        name: The name of a provider.
+
+    Returns:
+        The address; "" for other servers and unknown providers.
     """
     if name in _BY_NAME:
         return _BY_NAME[name].base_url
@@ -246,7 +281,11 @@ def address_of(name: str) -> str:
 
 
 def variables_of(provider: Provider) -> str:
-    """Return the variable that configures this provider; for a plugin's provider, its name."""
+    """Return the variable that configures this provider; for a plugin's provider, its name.
+
+    Args:
+        provider: A provider of the settings or of a plugin.
+    """
     row = _BY_NAME.get(provider.name)
     name = row and (row.key if provider.api_key else row.url)
     if name:
@@ -258,6 +297,9 @@ def what_to_set(name: str) -> str:
     """Return a sentence with the settings that this provider still needs.
 
     It is empty for an unknown provider.
+
+    Args:
+        name: The name of a provider.
     """
     row = _BY_NAME.get(name)
     if row is None:
@@ -276,7 +318,12 @@ def what_to_set(name: str) -> str:
 def added_provider(provider: OrganizationProvider, keys: Keys) -> Provider:
     """Return an organization's provider in the form for calls.
 
-    Raises Unsupported for a type that cannot be called here.
+    Args:
+        provider: The stored provider.
+        keys: Its decrypted keys; empty ones if no call is made.
+
+    Raises:
+        Unsupported: Providers of this type cannot be called here.
     """
     row = _row_of_type(provider.provider_type)
     key = keys.api_key
@@ -307,7 +354,16 @@ def _require_bedrock(provider: OrganizationProvider, keys: Keys) -> None:
 
 
 def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
-    """Raise Invalid or Unsupported, naming the missing setting, if no call could be made."""
+    """Refuse a provider with which no call could be made, and name the missing setting.
+
+    Args:
+        provider: The provider before it is stored.
+        keys: Its keys.
+
+    Raises:
+        Invalid: A key, the address or the region is missing or malformed.
+        Unsupported: Providers of this type cannot be called here.
+    """
     row = _row_of_type(provider.provider_type)
     if not row.is_self_hosted and not keys.api_key:
         raise Invalid(f"A provider of type {provider.provider_type} needs api_key.")

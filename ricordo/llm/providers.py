@@ -95,7 +95,12 @@ class ProviderCalls:
         self._pictures = PictureCache(fetch_picture)
 
     def body(self, request: ModelRequest, learned: LearnedDialect) -> dict[str, Any]:
-        """Return the fields other than the transcript, by the providers' names for them."""
+        """Return the fields other than the transcript, by the providers' names for them.
+
+        Args:
+            request: The request of the call.
+            learned: The form that is tried now.
+        """
         settings = self._settings(request, learned)
         fields = {wire: settings[name] for wire, name in _FIELDS if name in settings}
         return {
@@ -114,7 +119,17 @@ class ProviderCalls:
     async def attempt(
         self, adaptation: Adaptation, request: ModelRequest
     ) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Make one attempt in the adaptation's current form."""
+        """Make one attempt in the adaptation's current form.
+
+        Yield chunks if `request.stream` is set, and then the whole reply.
+
+        Args:
+            adaptation: The form that is tried now. It learns that it was accepted.
+            request: The request of the call.
+
+        Raises:
+            ModelError: The attempt failed.
+        """
         model = self._model
         provider = self._info.provider
         transcript = request.messages
@@ -186,9 +201,20 @@ def _without_refused(settings: dict[str, Any], learned: LearnedDialect) -> dict[
 
 
 async def fetch_picture(url: str) -> tuple[bytes, str]:
-    """Return the bytes at an address and their media type.
+    """Return the bytes at an address, and a media type.
 
-    The library refuses private addresses.
+    The library refuses private addresses, and more than 50 MiB.
+
+    Args:
+        url: The address of a picture in a message.
+
+    Returns:
+        The bytes. The type is `image/png` even for other pictures, since the library prefers the
+        type that it is given, unless the address shows it too.
+
+    Raises:
+        ValueError: The address is private, or has too many bytes. Errors of the transport are
+            raised too.
     """
     download = await download_item(
         ImageUrl(url, media_type="image/png"), data_format="bytes", type_format="mime"
@@ -210,6 +236,10 @@ def our_error(provider: str, error: Exception) -> Exception:
     """Return the library's error as a ModelError.
 
     An error that does not concern the provider is returned as it is.
+
+    Args:
+        provider: The name of the provider, for the message.
+        error: Any error of a call by the library.
     """
     translated: Exception
     if bound_reached := _bound_reached(error):

@@ -59,7 +59,11 @@ _SCHEMA_KEYS = {
 
 
 def is_empty(reply: ModelReply) -> bool:
-    """Return whether the reply has neither text nor call, although nothing cut it short."""
+    """Return whether the reply has neither text nor call, although nothing cut it short.
+
+    Args:
+        reply: The reply before or after its repair.
+    """
     if reply.finish in {"length", "content_filter"}:
         return False
     return not any(
@@ -72,6 +76,10 @@ def repair(reply: ModelReply, tools: Sequence[ToolSchema]) -> ModelReply:
     """Return the reply as the model meant it.
 
     It is the same object if nothing needs repair.
+
+    Args:
+        reply: The reply as the adapter read it, which is not changed.
+        tools: The tools that the request offered. Written calls of other tools stay text.
     """
     offered = {tool.name: tool for tool in tools}
     parts = _with_thoughts_apart(_with_channels_apart(reply.parts))
@@ -204,7 +212,13 @@ def _mended_call(call: ToolCallPart, offered: Mapping[str, ToolSchema]) -> ToolC
 
 
 def mended_arguments(text: str, tool: ToolSchema | None = None) -> str:
-    """Return the arguments as a JSON object if that is certain, else unchanged."""
+    """Return the arguments as a JSON object if that is certain, else unchanged.
+
+    Args:
+        text: The arguments as the model wrote them.
+        tool: The called tool; None if it was not offered. It shows whether a field named
+            `properties` is an argument or a copied schema.
+    """
     if not text.strip():
         return "{}"
     arguments = read_json(text)
@@ -276,7 +290,12 @@ _UNREADABLE_TEXT = Fault(_UNREADABLE, is_useless=True, problem=_WRITTEN_CALL)
 def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
     """Return the remaining fault of a repaired reply.
 
-    Returns None if the reply or some of its calls can be used.
+    Args:
+        reply: The repaired reply.
+        request: The request that it answers.
+
+    Returns:
+        The fault; None if the reply or some of its calls can be used.
     """
     tools = {tool.name: tool for tool in request.callable_tools}
     calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
@@ -473,13 +492,21 @@ class StreamRepair:
         }
 
     def feed(self, chunk: Chunk) -> Iterator[Chunk]:
-        """Yield the chunks that are now certain."""
+        """Yield the chunks that are now certain.
+
+        Args:
+            chunk: The next chunk of the model's answer.
+        """
         for certain in self._read(chunk):
             self._note(certain)
             yield certain
 
     def close(self, reply: ModelReply) -> Iterator[Chunk]:
-        """Yield the rest of the repaired reply, or a restart and all of it."""
+        """Yield the rest of the repaired reply, or a restart and all of it.
+
+        Args:
+            reply: The whole reply after its repair.
+        """
         calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
         thoughts = [part.text for part in reply.parts if isinstance(part, ReasoningPart)]
         thought = _missing(self._thought, thoughts)
@@ -614,7 +641,7 @@ class StreamRepair:
             if thought := thought.rstrip():
                 yield ReasoningChunk(thought)
             return
-        # Hold back what may be the beginning of the closing tag, and the blanks before it.
+        # Hold back a possible beginning of the closing tag, and the blanks before it.
         lengths = range(len(self._tag) - 1, 0, -1)
         tag_length = next((n for n in lengths if thought.endswith(self._tag[:n])), 0)
         without_tag = thought[: len(thought) - tag_length]

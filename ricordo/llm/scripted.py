@@ -41,6 +41,10 @@ def call(name: str, **arguments: Any) -> ToolCallPart:
     """Return a tool call with a fresh id.
 
     Example: `call("memory_insert", label="human", new_string="Likes tea.")`.
+
+    Args:
+        name: The name of the tool.
+        **arguments: The arguments, as JSON values.
     """
     return ToolCallPart(new_call_id(), name, orjson.dumps(arguments).decode())
 
@@ -69,7 +73,15 @@ class ScriptedModel:
         self._delay = delay
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Yield the script's next reply, word by word first if `request.stream` is set."""
+        """Yield the script's next reply, word by word first if `request.stream` is set.
+
+        Args:
+            request: The request, which is added to `requests`.
+
+        Raises:
+            ModelError: The script has no reply left.
+            Exception: The next line of the script is an error.
+        """
         self.requests.append(request)
         if self._delay:
             await asyncio.sleep(self._delay)
@@ -135,6 +147,11 @@ class ScriptedEmbedder:
         self._failures: deque[Exception] = deque()
 
     def fails(self, *errors: Exception) -> None:
+        """Let the next calls raise these errors, one each.
+
+        Args:
+            *errors: The errors, in the order of the calls.
+        """
         self._failures.extend(errors)
 
     async def embed(
@@ -146,6 +163,13 @@ class ScriptedEmbedder:
         """Return a vector of length 1 for each text, in order.
 
         A text without words gets zeros.
+
+        Args:
+            texts: The texts, which are added to `asked`.
+            purpose: Ignored: questions and documents get the same vectors.
+
+        Raises:
+            Exception: The next error that `fails` prepared.
         """
         self.asked.append(list(texts))
         if self.delay:

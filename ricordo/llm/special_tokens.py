@@ -50,12 +50,20 @@ _IN_BYTES = _BREAK.encode()
 
 
 def break_tokens(json: bytes) -> bytes:
-    """Return the JSON with each special token in its texts broken after its first character."""
+    """Return the JSON with each special token in its texts broken after its first character.
+
+    Args:
+        json: JSON in UTF-8, or any text in UTF-8.
+    """
     return _IN_JSON.sub(lambda match: match[0] + _IN_BYTES, json)
 
 
 def mend_tokens(text: str) -> str:
-    """Return a model's text or JSON, with the broken tokens that the model copied restored."""
+    """Return a model's text or JSON, with the broken tokens that the model copied restored.
+
+    Args:
+        text: A text, or JSON in which the invisible character may be escaped.
+    """
     if _BREAK in text or "\\u200" in text:
         return _BROKEN.sub("", text)
     return text
@@ -65,6 +73,9 @@ def with_broken_tokens(request: ModelRequest) -> ModelRequest:
     """Return the request with broken tokens.
 
     For adapters that do not build the JSON themselves.
+
+    Args:
+        request: The request, which is not changed.
     """
     messages = tuple(map(_broken_message, request.messages))
     tools = tuple(map(_broken_tool, request.tools))
@@ -72,6 +83,12 @@ def with_broken_tokens(request: ModelRequest) -> ModelRequest:
 
 
 def with_whole_tokens(reply: ModelReply) -> ModelReply:
+    """Return the reply with the broken tokens that the model copied restored.
+
+    Args:
+        reply: The whole reply, which is not changed.
+    """
+
     def mend_part(part: Part) -> Part:
         match part:
             case TextPart():

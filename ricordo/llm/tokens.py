@@ -37,6 +37,11 @@ _WIDE = re.compile(
 
 
 def text_tokens(text: str) -> int:
+    """Return an estimate of the tokens of a text.
+
+    Args:
+        text: Any text; JSON and code have more tokens than the estimate.
+    """
     if text.isascii():
         return (len(text) + 3) // 4
     return _wider_tokens(text)
@@ -59,6 +64,10 @@ def shortened(text: str, tokens: int) -> str:
     """Return the beginning of the text, of about this many tokens.
 
     A shorter text is returned whole.
+
+    Args:
+        text: A text for an embedding model.
+        tokens: The most tokens by our estimate, 0 or more.
     """
     text = text[: tokens * 4]
     while (size := text_tokens(text)) > tokens:
@@ -67,6 +76,11 @@ def shortened(text: str, tokens: int) -> str:
 
 
 def writable(text: str) -> str:
+    """Return the text with a "?" in place of each lone surrogate, which UTF-8 cannot write.
+
+    Args:
+        text: A text for another program.
+    """
     if text.isascii():
         return text
     return text.encode("utf-8", "replace").decode()
@@ -77,6 +91,10 @@ def part_tokens(part: Part) -> int:
 
     Reasoning counts if its provider may need it back: if it is signed, redacted or marked with the
     provider.
+
+    Args:
+        part: The part. A picture has a fixed estimate; decisions and marks of a compaction have
+            none.
     """
     match part:
         case TextPart():
@@ -98,10 +116,20 @@ def part_tokens(part: Part) -> int:
 
 
 def message_tokens(message: Message) -> int:
+    """Return an estimate of the tokens of a message in a prompt.
+
+    Args:
+        message: A message of the transcript.
+    """
     return MESSAGE_TOKENS + sum(map(part_tokens, message.parts))
 
 
 def tool_tokens(tools: Sequence[ToolSchema]) -> int:
+    """Return an estimate of the tokens of tools in a prompt.
+
+    Args:
+        tools: The offered tools. Their schemas count as JSON.
+    """
     return sum(
         text_tokens(tool.name)
         + text_tokens(tool.description)
@@ -112,14 +140,30 @@ def tool_tokens(tools: Sequence[ToolSchema]) -> int:
 
 
 def request_tokens(request: ModelRequest) -> int:
+    """Return an estimate of the tokens of a whole prompt, with its tools.
+
+    Args:
+        request: The request, of which messages and tools count.
+    """
     return sum(map(message_tokens, request.messages)) + tool_tokens(request.tools)
 
 
 def transcript_tokens(messages: Iterable[Message]) -> int:
+    """Return an estimate of the tokens of messages in a prompt.
+
+    Args:
+        messages: The messages, with the system message if it is to count.
+    """
     return sum(map(message_tokens, messages))
 
 
 def estimated_usage(request: ModelRequest, reply: ModelReply) -> Usage:
+    """Return an estimate of a call's tokens, for servers that report none.
+
+    Args:
+        request: The request, for the tokens of the prompt.
+        reply: The reply. All of its reasoning counts, although a later prompt may leave it out.
+    """
     completion_tokens = sum(
         text_tokens(part.text) if isinstance(part, ReasoningPart) else part_tokens(part)
         for part in reply.parts
@@ -128,7 +172,11 @@ def estimated_usage(request: ModelRequest, reply: ModelReply) -> Usage:
 
 
 def plausible_count(count: Any) -> int | None:
-    """Return a server's count of tokens; None if it cannot be one."""
+    """Return a server's count of tokens; None if it cannot be one.
+
+    Args:
+        count: The value of a field in a server's answer.
+    """
     if isinstance(count, str) and count.strip().isdecimal() and len(count) <= _MOST_DIGITS:
         count = int(count)
     is_number = isinstance(count, int | float) and not isinstance(count, bool)

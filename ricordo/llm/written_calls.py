@@ -116,6 +116,7 @@ _WRAPPER_WORDS = frozenset(
 
 
 def new_call_id() -> str:
+    """Return a new id for a call, in the form of OpenAI's."""
     return f"call_{secrets.token_hex(12)}"
 
 
@@ -220,7 +221,11 @@ class _Reader:
         self._failures = 0
 
     def calls_at(self, at: int) -> tuple[Calls, int] | None:
-        """Return the calls that begin here and their end; None if there are none."""
+        """Return the calls that begin here and their end; None if there are none.
+
+        Args:
+            at: The index of the call's first sign.
+        """
         sign = self.text[at : at + 1]
         if self._failures >= _MOST_FAILURES:
             return None
@@ -233,7 +238,14 @@ class _Reader:
         return None
 
     def sequence(self, at: int) -> tuple[Calls, int]:
-        """Return all calls in a row, skipping wrappers between them, and the end of the last."""
+        """Return all calls in a row, skipping wrappers between them, and the end of the last.
+
+        Args:
+            at: The index at which the first call or wrapper may begin.
+
+        Returns:
+            The calls, and the index after the last of them. Without calls, the index is `at`.
+        """
         calls: Calls = []
         end = at
         while at < len(self.text):
@@ -542,7 +554,7 @@ class _BareReader(_Reader):
         return None
 
     def _at_an_end(self) -> Reading | None:
-        """Read a call that begins or ends the text, on its own lines."""
+        """Read a call that begins or ends the text, on separate lines."""
         calls, end = self.sequence(0)
         if calls and self._is_line_end(end) and self._is_fitting(calls):
             return Reading(calls, self.text[end:].strip())
@@ -558,7 +570,7 @@ class _BareReader(_Reader):
         return None
 
     def _in_lines(self) -> Reading | None:
-        """Read objects that are calls and have lines of their own, even in the middle of a text."""
+        """Read objects that are calls on separate lines, even in the middle of a text."""
         examples = _examples(self.text)
         calls: Calls = []
         around: list[str] = []

@@ -13,8 +13,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
-import orjson
-
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, is_skill, require_label
 from ricordo.domain.clock import DAY
@@ -176,7 +174,11 @@ NO_GUARD = EditGuard(GuardSources)
 
 
 def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
-    """Return the texts of search results in the window: texts by others, and texts by the user."""
+    """Return the texts of search results in the window: texts by others, and texts by the user.
+
+    Args:
+        window: The messages in context.
+    """
     other_texts: list[str] = []
     user_texts: list[str] = []
     for tool_return in (tool_return for message in window for tool_return in message.tool_returns):
@@ -186,7 +188,7 @@ def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
                 by_user = source_id in tool_return.said
                 (user_texts if by_user else other_texts).extend(_strings(hit))
         elif tool_return.sources or tool_return.name in _SEARCHES:
-            other_texts.extend(_texts(tool_return.content, tool_return.is_json))
+            other_texts.extend(_texts(tool_return))
     return other_texts, user_texts
 
 
@@ -195,10 +197,7 @@ def _hits(tool_return: ToolReturnPart) -> list[Any] | None:
 
     Returns None if parts and sources cannot be matched, for example because the result was cut.
     """
-    if tool_return.is_json:
-        content = orjson.loads(tool_return.content)
-    else:
-        content = None
+    content = tool_return.decoded()
     if isinstance(content, dict):
         hits = content.get("results")
     else:
@@ -243,7 +242,12 @@ def changed_piece(before: str, after: str) -> str:
 def added_lines(before: str, after: str) -> list[str]:
     """Return the lines of the later text that the earlier text lacks.
 
-    A line that occurs more often than before counts as added.
+    A line that occurs more often than before counts as added. Marks of lists, letter case and
+    spaces make no difference.
+
+    Args:
+        before: The earlier text.
+        after: The later text.
     """
     earlier_counts = Counter(map(_key, before.split("\n")))
     added: list[str] = []
@@ -392,17 +396,15 @@ def _share(runs: set[tuple[str, ...]], source: set[tuple[str, ...]]) -> float:
     return len(runs & source) / len(runs)
 
 
-def _texts(content: str, is_json: bool) -> list[str]:
+def _texts(tool_return: ToolReturnPart) -> list[str]:
     """Return the texts in a result.
 
     JSON that was cut is read as plain text, with its escapes decoded.
     """
-    if is_json:
-        try:
-            return _strings(orjson.loads(content))
-        except orjson.JSONDecodeError:
-            pass
-    return [content.replace("\\n", "\n").replace('\\"', '"')]
+    content = tool_return.decoded()
+    if content != tool_return.content:
+        return _strings(content)
+    return [tool_return.content.replace("\\n", "\n").replace('\\"', '"')]
 
 
 def _strings(content: Any) -> list[str]:
@@ -495,7 +497,11 @@ class MemoryEdit:
 
 
 def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
-    """Group the edits by their block's id, in their order."""
+    """Group the edits by their block's id, in their order.
+
+    Args:
+        edits: The edits of a step, in the order of their calls.
+    """
     groups: dict[str, list[MemoryEdit]] = {}
     for edit in edits:
         groups.setdefault(edit.base.id, []).append(edit)
@@ -555,6 +561,11 @@ class EditContext:
         )
 
     def policy_decision(self, edit: MemoryEdit) -> PolicyDecision:
+        """Return what the block's policy decides about an edit: apply, propose or refuse it.
+
+        Args:
+            edit: The edit, which is not made here. One that only proposes is never applied.
+        """
         decision = self.metadata([edit.reason], "").policy_decision(edit.base.rule, None)
         if decision == "apply" and edit.reason.only_proposes:
             return "propose"
@@ -611,7 +622,11 @@ class WorkingMemory:
     def block(self, label: str) -> Block:
         """Return the block with this label, with the step's edits so far.
 
-        Raises NotFound, which names the existing labels.
+        Args:
+            label: The label as a model wrote it.
+
+        Raises:
+            NotFound: No block has the label. The message names the existing labels.
         """
         block = self._current.get(normal_name(label))
         if block is None:
@@ -631,7 +646,11 @@ class WorkingMemory:
         return tuple(self._current.values())
 
     def find(self, label: str) -> Block | None:
-        """Return the block with this label, with the step's edits, if it exists."""
+        """Return the block with this label, with the step's edits, if it exists.
+
+        Args:
+            label: The label as a model wrote it.
+        """
         return self._current.get(normal_name(label))
 
     def write(
@@ -825,6 +844,9 @@ class WorkingMemory:
     def archive(self, draft: PassageDraft) -> None:
         """Queue a passage for the archive; the step's save stores it.
 
+        Args:
+            draft: The passage; secrets and hidden characters in it are removed.
+
         Raises:
             Invalid: if text or tags cannot be stored, or the text only repeats others.
             Forbidden: if a tag repeats a text with an egress policy.
@@ -954,6 +976,15 @@ def _require_no_skill(label: str) -> str:
 
 
 def require_free(label: str, existing_labels: Container[str]) -> None:
+    """Raise Conflict if the label is in use.
+
+    Args:
+        label: The label in its normal form.
+        existing_labels: The labels that the agent sees.
+
+    Raises:
+        Conflict: The label is one of them.
+    """
     if label in existing_labels:
         raise Conflict(f"Error: Memory block '{label}' already exists")
 

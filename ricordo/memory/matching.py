@@ -42,6 +42,11 @@ class Replacement:
     text: str
 
     def apply(self, text: str) -> str:
+        """Return the text after the replacement.
+
+        Args:
+            text: The text that was matched; `start` and `end` count its characters.
+        """
         return text[: self.start] + self.text + text[self.end :]
 
 
@@ -88,7 +93,11 @@ class _Folded:
         self._sizes.append(size)
 
     def begin_of(self, position: int) -> int:
-        """Return the original position of a letter of the folded text."""
+        """Return the original position of a letter of the folded text.
+
+        Args:
+            position: The index of the letter in the folded text, or the length of that text.
+        """
         segment = bisect_right(self._folded_starts, position) - 1
         return self._original_starts[segment] + (
             0 if self._sizes[segment] else position - self._folded_starts[segment]
@@ -154,6 +163,9 @@ def with_line_breaks(text: str) -> str:
 
     >>> with_line_breaks(r"- jam\n- bread"), with_line_breaks(r"$\nu$")
     ('- jam\n- bread', '$\\nu$')
+
+    Args:
+        text: A text as a model wrote it.
     """
     if "\\n" not in text or "\n" in text or "`" in text or text.count("\\") != text.count("\\n"):
         return text
@@ -231,6 +243,9 @@ def folded_line(line: str) -> str:
     """Return the line as it is compared.
 
     Look-alike signs are equal, and spaces at the end do not count.
+
+    Args:
+        line: One line, without its line break.
     """
     return _Folded(line).text
 

@@ -85,7 +85,11 @@ class _Section:
 
 
 def starting_text(schema: BlockSchema) -> str:
-    """Return the text of a new block: the schema's defaults."""
+    """Return the text of a new block: the schema's defaults.
+
+    Args:
+        schema: The block's schema. A field without a default gets an empty section.
+    """
     return write_sections(
         {
             field.name: field.empty if field.default is None else field.default

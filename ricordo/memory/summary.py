@@ -104,7 +104,11 @@ class Writer:
     clearance: Clearance = field(default_factory=Clearance)
 
     def cleared(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the messages as the writer's provider may see them."""
+        """Return the messages as the writer's provider may see them.
+
+        Args:
+            messages: The messages to summarize; they are not changed.
+        """
         return self.clearance.messages(messages, destination_of(self.model, self.clearance))
 
 
@@ -131,6 +135,13 @@ class RestingWriters:
         self._until: dict[tuple[str, str], int] = {}
 
     def holds(self, agent_id: str, writer: Writer, now: int) -> bool:
+        """Return True if the writer must not be asked for this agent now.
+
+        Args:
+            agent_id: The agent whose messages are summarized.
+            writer: The writer, named by its model.
+            now: The time in microseconds UTC.
+        """
         remaining = self._until.get((agent_id, writer.model.info.handle), 0) - now
         # If the clock was set back meanwhile, more than a full pause would remain.
         return 0 < remaining <= _PAUSE

@@ -59,13 +59,22 @@ _NAMES = {name.casefold(): name for name in TOPICS} | {
 
 
 def topic_of(rule: str) -> str | None:
-    """Return the topic that a rule names; None if the rule is a line of text."""
+    """Return the topic that a rule names; None if the rule is a line of text.
+
+    Args:
+        rule: A rule of the user, such as "topic: health".
+    """
     name = " ".join(_PREFIX.sub("", rule.strip(), count=1).split()).rstrip(".").casefold()
     return _NAMES.get(name)
 
 
 def is_about(line: str, topic: str) -> bool:
-    """Return whether a line has one of the topic's words."""
+    """Return whether a line has one of the topic's words.
+
+    Args:
+        line: A line of a text.
+        topic: One of `TOPICS`.
+    """
     whole, beginnings = _words_of(topic)
     return any(
         word in whole or word.startswith(beginnings) for word in _WORD.findall(line.casefold())

@@ -128,7 +128,11 @@ class UserBlocks:
         return self._ask(self._requests.read_all())
 
     def read(self, label: str) -> UserBlock:
-        """Return one block."""
+        """Return one block.
+
+        Args:
+            label: The block's label.
+        """
         return self._ask(self._requests.read(label))
 
     def write(
@@ -307,7 +311,11 @@ class AsyncUserBlocks:
         return await self._ask(self._requests.read_all())
 
     async def read(self, label: str) -> UserBlock:
-        """Return one block."""
+        """Return one block.
+
+        Args:
+            label: The block's label.
+        """
         return await self._ask(self._requests.read(label))
 
     async def write(
@@ -507,7 +515,10 @@ class _Request(Generic[T]):
 
 
 class _Requests:
-    """The requests for one user's memory."""
+    """The requests for one user's memory.
+
+    The arguments of a method are those of the same method of `UserBlocks`.
+    """
 
     def __init__(self, user: str) -> None:
         self._user = f"/users/{quote(user, safe='')}"

@@ -131,7 +131,12 @@ def open_memory(
 
 
 def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
-    """Return the blocks in the order of their labels, without their tags."""
+    """Return the blocks in the order of their labels, without their tags.
+
+    Args:
+        tx: The transaction.
+        memory: The memory of one user.
+    """
     return blocks.of_user(tx, memory.scope, memory.user.id)
 
 
@@ -139,6 +144,10 @@ def listed_without_skills(tx: Transaction, memory: UserMemory) -> tuple[Block, .
     """Return the user's blocks as `listed` does, but without skills.
 
     A skill is about a kind of task and says nothing about the user.
+
+    Args:
+        tx: The transaction.
+        memory: The memory of one user.
     """
     return tuple(block for block in listed(tx, memory) if not is_skill(block.label))
 
@@ -187,10 +196,27 @@ def _settings_of(
 
 
 def find(tx: Transaction, memory: UserMemory, label: str) -> Block | None:
+    """Return the user's block with this label; None if there is none.
+
+    Args:
+        tx: The transaction.
+        memory: The memory to read.
+        label: The current label in its normal form.
+    """
     return blocks.labelled(tx, memory.chain.id, label)
 
 
 def require(tx: Transaction, memory: UserMemory, label: str) -> Block:
+    """Return the user's block with this label.
+
+    Args:
+        tx: The transaction.
+        memory: The memory to read.
+        label: The current label in its normal form.
+
+    Raises:
+        NotFound: There is no such block.
+    """
     block = find(tx, memory, label)
     if block is None:
         raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')

@@ -38,6 +38,9 @@ def at(timestamp: str | None) -> Markup:
 
     None gives an empty text. So does the beginning of 1970, which is the time of things that always
     existed.
+
+    Args:
+        timestamp: A time in ISO 8601, with a zone.
     """
     if not timestamp or timestamp.startswith("1970-01-01T00:00:00"):
         return Markup("")
@@ -51,6 +54,9 @@ def shown(content: Any) -> Any:
     """Return the printed form of a template's expression, with marks for hidden text.
 
     Markup is not changed, since the filter that returned it has already marked hidden text.
+
+    Args:
+        content: The value of the expression, of any type.
     """
     if isinstance(content, str) and not isinstance(content, Markup):
         return with_marks(content)
@@ -58,7 +64,11 @@ def shown(content: Any) -> Any:
 
 
 def number(amount: float | None) -> str:
-    """Format a number with thin spaces between thousands; a dash for None."""
+    """Format a number with thin spaces between thousands; a dash for None.
+
+    Args:
+        amount: The number, which is rounded to a whole one.
+    """
     if amount is None:
         return "–"
     return f"{amount:,.0f}".replace(",", "\u202f")
@@ -95,6 +105,9 @@ def markdown(text: str | None) -> Markup:
     """Render Markdown as HTML that loads nothing and runs nothing.
 
     HTML in it is shown as text, and images become links.
+
+    Args:
+        text: The Markdown; None is an empty text. One that is too long is shown as it is.
     """
     text = text or ""
     if len(text) > MOST_MARKDOWN:
@@ -103,14 +116,22 @@ def markdown(text: str | None) -> Markup:
 
 
 def editable_markdown(text: str) -> Markup:
-    """Render Markdown for an editor that turns it back into Markdown. Formulas stay as written."""
+    """Render Markdown for an editor that turns it back into Markdown. Formulas stay as written.
+
+    Args:
+        text: The Markdown. One that is too long is shown as it is.
+    """
     if len(text) > MOST_MARKDOWN:
         return Markup("<pre>{}</pre>").format(text)
     return Markup(_markdown(has_formulas=False).render(text))  # noqa: S704 - no HTML of the text
 
 
 def plain(text: str | None) -> Markup:
-    """Return a text with marks in place of hidden characters, otherwise unchanged."""
+    """Return a text with marks in place of hidden characters, otherwise unchanged.
+
+    Args:
+        text: The text, which is escaped. None is an empty text.
+    """
     text = text or ""
     if len(text) > _LONG_LINE and max(map(len, text.split("\n"))) > _LONG_LINE:
         pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
@@ -187,12 +208,20 @@ def _markdown(*, has_formulas: bool = True) -> "MarkdownIt":
 
 
 def at_time(micros: int | None) -> Markup:
-    """Format a time of the database, in microseconds, like `at`."""
+    """Format a time of the database, in microseconds, like `at`.
+
+    Args:
+        micros: The time in microseconds since 1970, UTC; None or 0 gives an empty text.
+    """
     return at(datetime.fromtimestamp(micros / SECOND, UTC).isoformat() if micros else None)
 
 
 def texts(message: Mapping[str, Any]) -> str:
-    """Return the text of a message in a traced prompt, in any provider's format."""
+    """Return the text of a message in a traced prompt, in any provider's format.
+
+    Args:
+        message: One message of a traced request, as JSON.
+    """
     content = message.get("parts", message.get("content"))
     if isinstance(content, str):
         return content
@@ -206,7 +235,11 @@ def texts(message: Mapping[str, Any]) -> str:
 
 
 def stems(query: str) -> list[str]:
-    """Return the words of a query without their endings, as they are searched in texts."""
+    """Return the words of a query without their endings, as they are searched in texts.
+
+    Args:
+        query: The query. Only its first 500 characters count.
+    """
     query_words = re.findall(r"\w{2,40}", query.casefold()[:_MOST_QUERY])
     beginnings = (
         word if len(word) < _SHORT else word[: max(_SHORT, len(word) - 2)] for word in query_words
@@ -247,19 +280,31 @@ def found(text: str | None, query: str, length: int = 400) -> Markup:
 
 
 def initials(name: str | None) -> str:
-    """Return one or two letters for a name."""
+    """Return one or two letters for a name.
+
+    Args:
+        name: The name of a person or an agent. One without letters and digits, or None, gives "?".
+    """
     name_parts: list[str] = re.findall(r"[^\W_]+", name or "") or ["?"]
     letters = name_parts[0][0] if len(name_parts) == 1 else name_parts[0][0] + name_parts[-1][0]
     return letters.upper()
 
 
 def hue(name: str | None) -> int:
-    """Return the number of a name's colour, from 0 to 7, always the same for the name."""
+    """Return the number of a name's colour, from 0 to 7, always the same for the name.
+
+    Args:
+        name: The name of a person or an agent. Its case does not matter.
+    """
     return crc32((name or "").casefold().encode()) % 8
 
 
 def day(text: str) -> Markup:
-    """Format a date like 2026-11-27 for people; other text stays."""
+    """Format a date like 2026-11-27 for people; other text stays.
+
+    Args:
+        text: A date, or any other text, which is escaped.
+    """
     try:
         time = datetime.strptime(text, "%Y-%m-%d")  # noqa: DTZ007 - a day has no zone
     except ValueError:

@@ -90,6 +90,14 @@ class Pages(Routes):
         super().__init__(prefix, scope=scope, include_in_schema=False, **options)
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **route_options: Any) -> None:
+        """Add a page whose errors become pages too.
+
+        Args:
+            path: The path below the prefix.
+            endpoint: The coroutine function of the page: it gets the request, and the parameters in
+                the path.
+            **route_options: The options of FastAPI's method.
+        """
         super().add_api_route(path, _explaining(endpoint), **route_options)
 
 
@@ -201,12 +209,24 @@ def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Re
 async def form_of(request: Request) -> dict[str, str]:
     """Return the fields of a form; a repeated name has the value of its last field.
 
-    Raises Invalid.
+    Args:
+        request: The request with the form, URL-encoded.
+
+    Raises:
+        Invalid: The form is malformed, or has more than 1,000 fields.
     """
     return dict(await fields_of(request))
 
 
 async def fields_of(request: Request) -> list[tuple[str, str]]:
+    """Return the fields of a form in their order, in normal form and without marks for hidden text.
+
+    Args:
+        request: The request with the form, URL-encoded.
+
+    Raises:
+        Invalid: The form is malformed, or has more than 1,000 fields.
+    """
     body = await request.body()
     try:
         fields = parse_qsl(
@@ -242,6 +262,9 @@ def typed_number(text: str) -> int | str | None:
     """Return a number from a form. Other text is returned as it is, and an empty text as None.
 
     A number with too many digits for any setting is returned as text, and the API refuses that.
+
+    Args:
+        text: The text of a field. Blanks around it are ignored.
     """
     text = text.strip()
     if text.isdecimal() and len(text) <= _MOST_DIGITS:
@@ -253,17 +276,31 @@ def local_path(path: str) -> str:
     """Return the path if it is on this server, else an empty text.
 
     Browsers read "//host" as another server's address.
+
+    Args:
+        path: The path with its query, as a browser sent it.
     """
     return path if _LOCAL.fullmatch(path) else ""
 
 
 def is_part(request: Request) -> bool:
-    """Return True for a request by htmx, which inserts the answer into a page."""
+    """Return True for a request by htmx, which inserts the answer into a page.
+
+    Args:
+        request: The request of a page.
+    """
     return request.headers.get("hx-request") == "true"
 
 
 def base_of(request: Request) -> str:
-    """Return the path prefix under which a proxy or another app serves this server."""
+    """Return the path prefix under which a proxy or another app serves this server.
+
+    Args:
+        request: Any request.
+
+    Returns:
+        The prefix without a slash at its end; "" for none.
+    """
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 

@@ -43,6 +43,14 @@ async def read_static(name: str) -> Response:
 
 @cache
 def content(name: str) -> bytes:
+    """Return the bytes of a file, which is read once.
+
+    Args:
+        name: The name of the file.
+
+    Raises:
+        NotFound: `TYPES` has no such file.
+    """
     if name not in TYPES:
         raise NotFound(f"There is no file {name[:80]}.")
     return files("ricordo.pages").joinpath("static", name).read_bytes()
@@ -50,5 +58,12 @@ def content(name: str) -> bytes:
 
 @cache
 def address(name: str) -> str:
-    """Return the path of a file, with a hash of its content."""
+    """Return the path of a file, with a hash of its content.
+
+    Args:
+        name: The name of a file in `TYPES`.
+
+    Raises:
+        NotFound: There is no such file.
+    """
     return f"{STATIC}/{name}?v={sha256(content(name)).hexdigest()[:12]}"

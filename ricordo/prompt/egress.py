@@ -20,6 +20,11 @@ FindSpans = Callable[[Block], Sequence[LabelledSpan]]
 
 
 def no_spans(_block: Block) -> Sequence[LabelledSpan]:
+    """Return no spans: no part of a block has its separate label.
+
+    Args:
+        _block: Any block.
+    """
     return ()
 
 
@@ -80,7 +85,15 @@ def cleared_state(
 
 
 def require_permitted(state: AgentState, destination: Destination) -> None:
-    """Raise Forbidden if the destination may not see this conversation at all."""
+    """Raise Forbidden if the destination may not see this conversation at all.
+
+    Args:
+        state: The agent with the conversation and its egress label.
+        destination: The model's provider.
+
+    Raises:
+        Forbidden: The conversation's policy does not allow this destination.
+    """
     label = state.conversation.egress
     if not permits(label, destination):
         raise Forbidden(
@@ -91,13 +104,22 @@ def require_permitted(state: AgentState, destination: Destination) -> None:
 
 
 def allowed(label: str | None) -> str:
-    """Return the destinations that a label allows, for people."""
+    """Return the destinations that a label allows, for people.
+
+    Args:
+        label: A label: clauses joined by ";", each with destinations joined by ",".
+    """
     clauses = (label or "").split(";")
     return " and ".join(clause.replace(",", " or ") for clause in clauses)
 
 
 def refusal(clearance: Clearance, destination: Destination) -> str:
-    """Return the error message of a turn that is refused because parts would be withheld."""
+    """Return the error message of a turn that is refused because parts would be withheld.
+
+    Args:
+        clearance: The clearance, which names the withheld parts. At most five are named.
+        destination: The model's provider.
+    """
     sources = ", ".join(sorted(clearance.withheld)[:5])
     return (
         f"{sources} may not be sent to {destination.name}: an egress policy forbids it, and this "

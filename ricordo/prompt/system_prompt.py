@@ -130,6 +130,10 @@ def told_memory(stored_key: str) -> str:
 
     If the transcript shows edits, this is not the digest of the memory in the prompt itself. So the
     prompt is rendered again if another writer has undone these edits.
+
+    Args:
+        stored_key: The key of the stored prompt, to which `key_after_edits` may have added the
+            memory after edits.
     """
     memory, _, _, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
     return in_transcript or memory
@@ -146,7 +150,11 @@ def key_after_edits(stored_key: str, memory: str) -> str:
 
 
 def key_without_edits(stored_key: str) -> str:
-    """Return the key of a stored prompt whose transcript may no longer show its edits."""
+    """Return the key of a stored prompt whose transcript may no longer show its edits.
+
+    Args:
+        stored_key: The key with which the prompt was stored; its first three parts stay.
+    """
     return ":".join(stored_key.split(":")[:3])
 
 
@@ -260,7 +268,12 @@ def _brief(local: datetime, recall_count: int) -> str:
 
 
 def with_skills(system: str, skills: Sequence[ClientSkill]) -> str:
-    """Return the system message with the client's skills."""
+    """Return the system message with the client's skills at its end.
+
+    Args:
+        system: The text of the system message.
+        skills: The skills of this turn. Closing tags in their texts are changed.
+    """
     if not skills:
         return system
     listed = "\n".join(
@@ -297,6 +310,12 @@ def sections(system: str) -> dict[str, str]:
 
     `base` is the text outside all other sections. If two sections have the same name, the later one
     counts, since a tag in the template comes before our sections.
+
+    Args:
+        system: The text of the message.
+
+    Returns:
+        The text of each section by its tag; each includes its tags, `base` has none.
     """
     spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()
@@ -345,6 +364,11 @@ class MemorySection:
 
 
 def render_memory(section: MemorySection) -> str:
+    """Return the text of the memory section: blocks, rules, folders and skills.
+
+    Args:
+        section: The parts to show.
+    """
     parts = [_blocks(section)]
     if section.rule_lines:
         parts.append(_rules(section.rule_lines))
@@ -386,6 +410,12 @@ def _blocks(section: MemorySection) -> str:
 
 
 def disarm(text: str, *tags: str) -> str:
+    """Return the text with a backslash in each closing tag of a section, so that it ends none.
+
+    Args:
+        text: A text by others, such as a block's.
+        *tags: Further names of tags whose end must not occur in the text.
+    """
     has_sign = "<" in text or "\uff1c" in text or "\ufe64" in text
     return _closing(tags).sub(r"\1\\\2", text) if has_sign else text
 

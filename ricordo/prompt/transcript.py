@@ -145,6 +145,9 @@ def without_pictures(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Return the messages with a note in place of each picture, and its text if it has one.
 
     Some models refuse pictures.
+
+    Args:
+        messages: The messages of a request; they are not changed.
     """
     return tuple(
         replace(message, parts=tuple(map(_without_picture, message.parts))) for message in messages
@@ -160,10 +163,20 @@ def _without_picture(part: Part) -> Part:
 
 
 def has_pictures(messages: Iterable[Message]) -> bool:
+    """Return True if a message shows a picture.
+
+    Args:
+        messages: The messages.
+    """
     return any(isinstance(part, ImagePart) for message in messages for part in message.parts)
 
 
 def has_picture_texts(messages: Iterable[Message]) -> bool:
+    """Return True if a picture in the messages was read.
+
+    Args:
+        messages: The messages.
+    """
     return any(message.picture_text for message in messages)
 
 
@@ -173,6 +186,9 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     Missing results are added, and results without a call are left out. Decisions on calls that
     waited are left out, since the results show the outcome. Some models reuse the id of an earlier
     call. Such a call and its result get another id.
+
+    Args:
+        messages: The messages in context, in order; they are not changed.
     """
     valid: list[Message] = []
     open_calls: dict[str, ToolCallPart] = {}
@@ -274,11 +290,10 @@ def _packaged(message: Message, timezone: str, cap: int) -> Message:
     time = local_time(message.created_at, timezone)
     parts: list[Part] = []
     for part in message.tool_returns:
-        content: Any = part.content
         if len(part.content) > cap:
-            content = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
-        elif part.is_json:
-            content = orjson.loads(part.content)
+            content: Any = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
+        else:
+            content = part.decoded()
         text = package_result(content, is_success=part.status == "success", time=time)
         parts.append(replace(part, content=text, pictures=()))
     return replace(message, parts=tuple(parts))
@@ -294,7 +309,7 @@ def _plain_results(message: Message, calls: Mapping[str, ToolCallPart], cap: int
 
 
 def _plain_result(part: ToolReturnPart, call: ToolCallPart | None, cap: int) -> ToolReturnPart:
-    content = plain_value(orjson.loads(part.content)) if part.is_json else part.content
+    content = plain_value(part.decoded())
     if part.status == "error":
         content = f"Failed: {content}"
     elif call and part.name in _WHOLE_BLOCK_RESULTS:
@@ -356,10 +371,23 @@ def _named_row(name: str, content: Any, indent: str) -> str:
 
 
 def local_time(now: int, timezone: str) -> str:
+    """Return a time as models read it, such as "2026-05-01 02:30:00 PM CEST+0200".
+
+    Args:
+        now: The time in microseconds UTC.
+        timezone: The name of a time zone, such as "Europe/Vienna".
+    """
     return to_datetime(now).astimezone(zone(timezone)).strftime("%Y-%m-%d %I:%M:%S %p %Z%z")
 
 
 def package_result(content: Any, *, is_success: bool, time: str) -> str:
+    """Return the result of a call as JSON with status, message and time.
+
+    Args:
+        content: A text, or a value that becomes JSON.
+        is_success: The status is "OK", and otherwise "Failed".
+        time: The local time, as `local_time` formats it.
+    """
     packaged = {"status": "OK" if is_success else "Failed", "message": content, "time": time}
     return orjson.dumps(packaged, option=orjson.OPT_INDENT_2).decode()
 
@@ -381,6 +409,12 @@ def package_user_message(
 
 
 def heartbeat_event(reason: str, time: str) -> EventPart:
+    """Return the event that gives control back to an agent.
+
+    Args:
+        reason: A sentence for the model about the reason to continue.
+        time: The local time, as `local_time` formats it.
+    """
     return EventPart(
         _dump({"type": "heartbeat", "reason": _NOT_FROM_USER + reason, "time": time}),
         event="heartbeat",
@@ -425,7 +459,11 @@ def task_event(name: str, instructions: str, time: str) -> EventPart:
 
 
 def login_event(time: str) -> EventPart:
-    """Return the event of a user's first login."""
+    """Return the event of a user's first login.
+
+    Args:
+        time: The local time, as `local_time` formats it.
+    """
     return EventPart(
         _dump({"type": "login", "last_login": FIRST_LOGIN, "time": time}), event="login"
     )
@@ -459,6 +497,10 @@ def packed(message: Message, timezone: str) -> Message:
     """Return a user message as JSON, for types of agents that expect this form.
 
     Texts are packed one by one; pictures and events stay as they are.
+
+    Args:
+        message: Any message; only one that a person wrote is changed.
+        timezone: The agent's time zone (IANA name).
     """
     if not message.is_said:
         return message
@@ -476,6 +518,10 @@ def truncate(text: str, limit: int) -> str:
     """Return the text, cut to `limit` characters with a note about that.
 
     The note comes after these characters.
+
+    Args:
+        text: The result of a tool.
+        limit: The most characters, without the note.
     """
     if len(text) <= limit:
         return text

@@ -64,6 +64,12 @@ class Confinement:
     workspace_mb: int = 100
 
     def command(self, options: dict[str, Any]) -> list[str]:
+        """Return the command line of the launcher in this interpreter.
+
+        Args:
+            options: The launcher's options, as JSON: the descriptors, and the options of the
+                backend.
+        """
         flags = ["-I"] if self.sees_packages else ["-I", "-S"]
         return [str(self.python), *flags, "-X", "utf8", "-c", _launcher(), json.dumps(options)]
 
@@ -102,7 +108,11 @@ class Backend(Protocol):
         """
 
     def filter_of(self, confinement: Confinement) -> bytes:
-        """Return the content of the file that `command` gets open as `filter`."""
+        """Return the content of the file that `command` gets open as `filter`.
+
+        Args:
+            confinement: The fixed conditions of the process.
+        """
 
 
 class Bubblewrap:
@@ -276,6 +286,10 @@ def exposed(confinement: Confinement, data_dir: Path) -> Path | None:
     """Return the readable folder that contains the data folder, if there is one.
 
     Such a folder is refused, since Landlock could not exclude the data folder from it.
+
+    Args:
+        confinement: The fixed conditions of a process.
+        data_dir: The data folder of the server.
     """
     visible = (*map(Path, _SYSTEM), *confinement.visible())
     return next((path for path in visible if _is_inside(data_dir, path)), None)
@@ -291,7 +305,12 @@ def landlock_version() -> int:
 
 
 def places_of(python: Path) -> list[Path]:
-    """Return the folders of an interpreter's environment and its installation."""
+    """Return the folders of an interpreter's environment and its installation.
+
+    Args:
+        python: The path of the interpreter, perhaps a link in a virtual environment. Folders of the
+            system are left out.
+    """
     environment = python.absolute().parent.parent
     folders = [environment]
     config_file = environment / "pyvenv.cfg"

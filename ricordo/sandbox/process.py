@@ -33,7 +33,10 @@ _LINE = 1 << 26  # the longest line of output in bytes
 def program_beside(module: str) -> str:
     """Return the text of `program.py` in a module's folder.
 
-    `module` is the module's `__file__`. The text is for the sandbox's `run_python` and `open`.
+    The text is for the sandbox's `run_python` and `open`.
+
+    Args:
+        module: The module's `__file__`.
     """
     return Path(module).with_name("program.py").read_text("utf-8")
 
@@ -84,7 +87,9 @@ class SandboxProcess:
     async def wait_until_ready(self) -> None:
         """Wait until the process is confined.
 
-        Raises Unavailable with the last line of its errors if the process ended before.
+        Raises:
+            Unavailable: The process ended before, or took too long. The message has the last line
+                of its errors.
         """
         loop = asyncio.get_running_loop()
         ready = b""
@@ -268,8 +273,8 @@ async def _start(
         backend: The way to confine it.
         confinement: The fixed conditions of the process.
         workspaces: The folder of the workspaces, or None.
-        on_failure: It is changed: it undoes what the returned process needs.
-        passed: It is changed: it closes the descriptors that only the started process needs.
+        on_failure: Changed here: it closes and deletes the parts of the process after a failure.
+        passed: Changed here: it closes the descriptors that only the started process needs.
     """
     control, launcher_control = socket.socketpair()
     on_failure.callback(control.close)
@@ -338,6 +343,14 @@ class Output:
         self._on_output = call.on_output
 
     async def read(self, process: SandboxProcess, name: str) -> None:
+        """Collect one stream of the program until it ends.
+
+        Bytes beyond the limit are dropped, and `full` is set.
+
+        Args:
+            process: The process, whose program runs.
+            name: "stdout", "stderr" or "answer".
+        """
         stream: asyncio.StreamReader = getattr(process, name)
         while chunk := await stream.read(_CHUNK):
             allowed = chunk[: self._remaining]
@@ -350,7 +363,12 @@ class Output:
 
 
 async def feed(process: SandboxProcess, stdin: bytes) -> None:
-    """Write these bytes to the program's standard input, and close the input."""
+    """Write these bytes to the program's standard input, and close the input.
+
+    Args:
+        process: The process, whose program runs.
+        stdin: The bytes; b"" only closes the input. They are lost if the program ends before.
+    """
     with suppress(ConnectionError):
         process.stdin.write(stdin)
         await process.stdin.drain()

@@ -568,7 +568,13 @@ class _Search:
         return missing
 
     def similar(self, query: Query, may: Bools | None, lexical: Floats) -> Similarities | None:
-        """Return cosine similarities; None if nothing is embedded."""
+        """Return cosine similarities; None if nothing is embedded.
+
+        Args:
+            query: The query, with its vectors and the hits of external indexes.
+            may: Marks the positions that the filters allow (n,); None allows all.
+            lexical: The scores by words (n,). The best hits by words are always compared.
+        """
         parts = []
         for index in range(len(self._owners)):
             start = self._starts[index]

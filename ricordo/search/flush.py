@@ -122,7 +122,13 @@ class PackedRows:
 def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> PackedRows | None:
     """Pack the oldest rows of the owner's buffer, at most `limit`.
 
-    Returns None if the buffer is empty or begins with a deletion.
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        limit: The most rows of the buffer.
+
+    Returns:
+        The rows for the index; None if the buffer is empty or begins with a deletion.
     """
     partition = partition_of(tx, owner_id)
     rows, added = _settled(write_buffer.oldest(tx, owner_id, limit))
@@ -145,7 +151,13 @@ def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> P
 def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     """Write packed rows under a lock on the partition.
 
-    Returns False, without writing, if the partition has changed since the rows were packed.
+    Args:
+        tx: The transaction.
+        packed: The rows, perhaps packed in an earlier transaction.
+
+    Returns:
+        False, without writing, if the partition or the buffer has changed since the rows were
+        packed.
     """
     # Lock before reading, so that a second writer sees the rows of the first.
     partition = lock_partition(tx, packed.owner_id)
@@ -267,9 +279,14 @@ class Deletion:
             yield partial(write_buffer.delete_rows, seqs=rows)
 
     def run(self, tx: Transaction, step: Step) -> bool:
-        """Run one step.
+        """Run one step of the deletion, under a lock on the partition.
 
-        Returns False, without a change, if the partition was rebuilt or purged meanwhile.
+        Args:
+            tx: The transaction.
+            step: One of `steps`.
+
+        Returns:
+            False, without a change, if the partition was rebuilt or purged meanwhile.
         """
         partition = lock_partition(tx, self.owner_id)
         if (partition.seq if partition else None) != self.partition:
@@ -348,6 +365,11 @@ def next_deletion(tx: Transaction, owner_id: str, limit: int) -> Deletion | None
     """Return the documents that the oldest rows of a buffer delete; None if there are none.
 
     Many documents are deleted at once, so that each blob is rewritten once.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        limit: The most rows of the buffer that are read.
     """
     deleted: dict[int, list[BufferRow]] = {}
     added: set[int] = set()

@@ -174,12 +174,26 @@ def on_pictures(tx: Transaction, read: Callable[[Transaction, Message], None]) -
     """Call `read` for each new message of this store that has pictures without a text.
 
     It runs in the transaction that stores the message.
+
+    Args:
+        tx: Any transaction of the store, in whose cache the function is stored.
+        read: The function. It replaces an earlier one.
     """
     tx.cache[_READ_PICTURES] = read
 
 
 def insert_messages(tx: Transaction, new: Sequence[Message]) -> None:
-    """Store and index new messages."""
+    """Store and index new messages.
+
+    A picture without a text gets a job that reads it, if pictures are read.
+
+    Args:
+        tx: The transaction.
+        new: The messages; without any, nothing happens.
+
+    Raises:
+        Collision: A message with the same id, or with the same otid in the conversation, is stored.
+    """
     if new:
         rows = messages.insert_all(tx, new)
         _put(tx, [_placed(row) for row in rows if row["text"]])
@@ -235,13 +249,30 @@ def insert_passages(
 def delete_passage(
     tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str
 ) -> None:
+    """Delete a passage with its tags, and remove it from the index.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        attached: The archives in which the passage may be.
+        passage_id: The passage.
+
+    Raises:
+        NotFound: The passage is in none of these archives, or the caller does not see it.
+        Forbidden: The caller sees the passage but may not change it.
+    """
     archive, passage = archives.lock_passage(tx, scope, attached, passage_id)
     unindex_passages(tx, [passage_id])
     archives.delete_passage(tx, archive, passage)
 
 
 def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Index stored messages."""
+    """Index stored messages.
+
+    Args:
+        tx: The transaction.
+        rows: Rows of messages that are not in the index.
+    """
     _put(tx, [_placed(row) for row in rows])
 
 
@@ -250,6 +281,10 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
 
     Passages that are stored together count as parts of one text, so a hit in one also raises the
     scores of its neighbours.
+
+    Args:
+        tx: The transaction.
+        new: The passages with their tags; at least one.
     """
     entries = [
         (
@@ -263,7 +298,12 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
 
 
 def rewrite_message(tx: Transaction, message: Message) -> None:
-    """Store another text of a message, and index it again."""
+    """Store another text of a message, and index it again.
+
+    Args:
+        tx: The transaction.
+        message: The stored message with its new parts.
+    """
     unindex_messages(tx, [message.id])
     text = messages.rewrite_searchable(tx, message)
     if text:
@@ -273,19 +313,35 @@ def rewrite_message(tx: Transaction, message: Message) -> None:
 
 
 def rewrite_passage(tx: Transaction, passage: Passage) -> None:
-    """Store another text of a passage, and index it again."""
+    """Store another text of a passage, and index it again.
+
+    Args:
+        tx: The transaction.
+        passage: The stored passage with its new text or metadata, without secrets.
+    """
     unindex_passages(tx, [passage.id])
     archives.rewrite_passage(tx, passage)
     index_passages(tx, [passage])
 
 
 def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
+    """Remove these messages from the index before their deletion or change.
+
+    Args:
+        tx: The transaction.
+        ids: The messages, which are still stored. Those without a text are not in the index.
+    """
     rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
     _put(tx, [_placed(row._asdict()) for row in rows], is_deleted=True)
 
 
 def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
-    """Remove these passages from the index before their deletion."""
+    """Remove these passages from the index before their deletion.
+
+    Args:
+        tx: The transaction.
+        ids: The passages.
+    """
     tags = tags_of(tx, ids)
     rows = tx.all(_INDEXED_PASSAGES, {"ids": list(ids)})
     entries = [
@@ -296,7 +352,12 @@ def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the tags of these passages by id; passages without tags are missing."""
+    """Return the tags of these passages by id; passages without tags are missing.
+
+    Args:
+        tx: The transaction.
+        ids: The passages.
+    """
     tags: dict[str, list[str]] = {}
     for row in tx.all(_LABELS, {"ids": list(ids)}):
         tags.setdefault(row.passage_id, []).append(row.tag)
@@ -344,6 +405,11 @@ def find_passages(
 
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:
+    """Return what the index stores about a message.
+
+    Args:
+        row: A row of a message with its searchable text.
+    """
     return _placed(row)[2]
 
 

@@ -78,6 +78,11 @@ _DELETE_PARTITION = delete(tables.search_partitions).where(
 
 
 def is_row(table: Table) -> ColumnElement[bool]:
+    """Return the condition that a row has the primary key in the parameters `in_<column>`.
+
+    Args:
+        table: A table of the index.
+    """
     return and_(*(column == bindparam(f"in_{column.name}") for column in table.primary_key.columns))
 
 
@@ -116,29 +121,60 @@ class EmbeddingBatch:
 
 
 def owner_of(tx: Transaction, owner_id: str) -> Any:
-    """Return the partition owner's organization_id, embedding and vector_db.
+    """Return the organization_id, embedding and vector_db of a partition's owner.
 
-    Returns None for a deleted owner.
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive. A name with the suffix `NEW` has no owner.
+
+    Returns:
+        A row, in which an agent's vector_db is None; None for a purged owner. A deleted owner that
+        is not purged yet has the organization of deleted rows.
     """
     return tx.first(_OWNER, {"owner_id": owner_id})
 
 
 def partition_of(tx: Transaction, owner_id: str) -> Any:
+    """Return the row of the owner's partition; None before the first flush.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive, perhaps with the suffix `NEW`.
+    """
     return tx.first(_PARTITION, {"owner_id": owner_id})
 
 
 def lock_partition(tx: Transaction, owner_id: str) -> Any:
+    """Lock the owner's partition until the transaction ends; return its row or None.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive, perhaps with the suffix `NEW`.
+    """
     return tx.first(_PARTITION_LOCKED, {"owner_id": owner_id})
 
 
 def models_of(tx: Transaction, owner_id: str) -> list[str]:
+    """Return the embeddings of which the owner's partition has vectors.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+    """
     return [row.embedding for row in tx.all(_MODELS, {"owner_id": owner_id})]
 
 
 def purge_portion(tx: Transaction, owner_id: str) -> bool:
     """Delete up to 200 rows of the owner's buffer or partition.
 
-    The partition itself is deleted last. Returns True if there may be more to delete.
+    The partition itself is deleted last.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive, perhaps with the suffix `NEW`.
+
+    Returns:
+        True if there may be more to delete.
     """
     if _purge(tx, _SOME_OF_BUFFER, {"owner_id": owner_id}):
         return True
@@ -160,12 +196,24 @@ def _purge(tx: Transaction, statements: tuple[Any, Any], parameters: dict[str, A
 
 
 def owner_ids(tx: Transaction, after: str, limit: int) -> list[str]:
-    """Return the sorted ids of owners with a partition or a buffer."""
+    """Return the sorted ids of owners with a partition or a buffer.
+
+    Args:
+        tx: The transaction.
+        after: The last id of the portion before; "" for the first portion.
+        limit: The most ids.
+    """
     return [row.owner_id for row in tx.all(_SOME_OWNER_IDS, {"after": after, "limit": limit})]
 
 
 def add_embed_job(tx: Transaction, organization_id: str, owner_id: str) -> None:
-    """Add a job that embeds the partition's documents, if none waits."""
+    """Add a job that embeds the partition's documents, if none waits.
+
+    Args:
+        tx: The transaction.
+        organization_id: The owner's organization.
+        owner_id: The agent or archive.
+    """
     job = Job(
         EMBED, organization_id, {"owner_id": owner_id}, key=f"{EMBED}:{owner_id}", is_single=True
     )
@@ -177,7 +225,10 @@ def add_missing_jobs(
 ) -> None:
     """Add jobs for missing flushes and vectors of these partitions.
 
-    `choose_model` returns the model for an owner's embedding.
+    Args:
+        tx: The transaction.
+        owner_ids: Agents and archives; purged ones are ignored.
+        choose_model: Returns the model for an owner's embedding; None: no vectors.
     """
     buffered = {row.owner_id for row in tx.all(_BUFFERED, {"ids": list(owner_ids)})}
     partitions: dict[str, Any] = {

@@ -125,7 +125,11 @@ NO_POSTING = Posting(
 
 
 def document_records(rows: list[BufferRow]) -> Documents:
-    """Return the records of these rows, in order: one for each part of a text."""
+    """Return the records of these rows, in order: one for each part of a text.
+
+    Args:
+        rows: Rows of a buffer that add documents.
+    """
     records = [
         (
             row.document,
@@ -157,7 +161,11 @@ def _forms(row: BufferRow) -> list[int]:
 
 
 def occurrences_by_part(row: BufferRow) -> list[dict[str, int]]:
-    """Return the terms in each part of a text with counts; speaker and labels are in all parts."""
+    """Return the terms in each part of a text with counts; speaker and labels are in all parts.
+
+    Args:
+        row: A row of the buffer. An uncut text gives one part.
+    """
     if len(row.lengths) == 1:
         return [occurrences(row)]
     ends = list(accumulate(row.lengths))
@@ -168,7 +176,11 @@ def occurrences_by_part(row: BufferRow) -> list[dict[str, int]]:
 
 
 def occurrences(row: BufferRow) -> dict[str, int]:
-    """Return the terms of a row with their `times`; labels are included."""
+    """Return the terms of a row with their `times`; labels are included.
+
+    Args:
+        row: A row of a buffer.
+    """
     counts: dict[str, int] = dict(Counter(row.text))
     if len(row.text) > MOST_TIMES:
         counts = {term: min(times, MOST_TIMES) for term, times in counts.items()}
@@ -202,10 +214,20 @@ def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str
 
 
 def read_documents(data: bytes) -> Documents:
+    """Return the records of a chunk, which may not be changed.
+
+    Args:
+        data: The chunk's bytes, as they are stored.
+    """
     return np.frombuffer(data, dtype=DOCUMENT)
 
 
 def read_postings(data: bytes) -> Postings:
+    """Return the occurrences of a chunk, which may not be changed.
+
+    Args:
+        data: The chunk's bytes, as they are stored.
+    """
     return np.frombuffer(data, dtype=POSTING)
 
 
@@ -223,7 +245,11 @@ class SizedCache:
         self._lock = threading.Lock()
 
     def get(self, key: Any) -> Any:
-        """Return the entry of this key, or None."""
+        """Return the entry of this key, or None, and mark it as used.
+
+        Args:
+            key: The key with which it was put.
+        """
         with self._lock:
             if key not in self._entries:
                 return None
@@ -264,12 +290,21 @@ class IndexCache:
 
 
 def shared_cache(tx: Transaction) -> IndexCache:
+    """Return the cache of the index that this process shares; a missing one is created.
+
+    Args:
+        tx: The transaction.
+    """
     cache: IndexCache = tx.cache.setdefault(IndexCache, IndexCache())
     return cache
 
 
 def drop_caches(tx: Transaction) -> None:
-    """Drop the texts that this process caches: words of the index, and messages in windows."""
+    """Drop the texts that this process caches: words of the index, and messages in windows.
+
+    Args:
+        tx: A transaction of the store whose caches are dropped.
+    """
     tx.cache.pop(IndexCache, None)
     tx.cache.pop(MessageCache, None)
 
@@ -278,6 +313,9 @@ def cache_of(tx: Transaction) -> IndexCache:
     """Return the shared cache, or an empty one in a transaction that has written.
 
     Such a transaction also sees rows that may be rolled back.
+
+    Args:
+        tx: The transaction that reads the index.
     """
     if tx.has_written:
         return IndexCache()
@@ -456,6 +494,11 @@ def _cached_documents(cache: IndexCache, partition: PartitionRow) -> Documents:
 
 
 def posting_of(records: Postings) -> Posting:
+    """Return the posting of one term from its records.
+
+    Args:
+        records: The records as the index stores them.
+    """
     times = records["times"]
     return Posting(
         records["position"].astype(np.int64), times & np.uint8(MOST_TIMES), times >= NAMED
@@ -463,7 +506,11 @@ def posting_of(records: Postings) -> Posting:
 
 
 def decoded(chunks: Mapping[int, bytes]) -> Posting:
-    """Return the posting of one term from its numbered chunks."""
+    """Return the posting of one term from its numbered chunks.
+
+    Args:
+        chunks: The chunks' bytes by number. Without any, the posting is empty.
+    """
     data = b"".join(chunks[number] for number in sorted(chunks))
     if data:
         return posting_of(read_postings(data))
@@ -471,6 +518,11 @@ def decoded(chunks: Mapping[int, bytes]) -> Posting:
 
 
 def joined_postings(parts: Sequence[Posting]) -> Posting:
+    """Join the postings of one term in several partitions, whose positions follow one another.
+
+    Args:
+        parts: The postings, in the order of the partitions.
+    """
     filled = [part for part in parts if len(part.positions)]
     if len(filled) < 2:
         return filled[0] if filled else NO_POSTING
@@ -482,6 +534,12 @@ def joined_postings(parts: Sequence[Posting]) -> Posting:
 
 
 def some_of(posting: Posting, chosen: Any) -> Posting:
+    """Return the posting with only some of its entries; its weight and its spread stay.
+
+    Args:
+        posting: The posting.
+        chosen: A mask or indexes of the entries, as numpy takes them.
+    """
     return replace(
         posting,
         positions=posting.positions[chosen],

@@ -134,6 +134,14 @@ def some_owners(tx: Transaction, after: str, limit: int = AT_ONCE) -> list[tuple
 def add_job(
     tx: Transaction, owner_id: str, organization_id: str, *, vectors_only: bool = False
 ) -> Job:
+    """Add a job that rebuilds a partition, and return it or one that already waits.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        organization_id: The owner's organization, which gets the job.
+        vectors_only: Only the texts are embedded again; their words stay as they are.
+    """
     kind = REEMBED if vectors_only else REINDEX
     added = jobs.add(
         tx, Job(kind, organization_id, {"owner_id": owner_id}, key=owner_id, is_single=True)
@@ -142,10 +150,22 @@ def add_job(
 
 
 def read_jobs(tx: Transaction, ids: Sequence[str]) -> list[Job]:
+    """Return the jobs with these ids; deleted ones are missing.
+
+    Args:
+        tx: The transaction.
+        ids: The jobs.
+    """
     return jobs.ROWS.by_ids(tx, ids)
 
 
 def count_documents(tx: Transaction, owner_id: str) -> int:
+    """Return the number of messages or passages that the owner's index should have.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+    """
     rows = tx.all(_COUNTS[write_buffer.kind_of(owner_id)], {"owner_id": owner_id})
     return int(rows[0].documents)
 
@@ -154,6 +174,13 @@ def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
     """Return the conversations of passages by document.
 
     Only the old index has this information. Its damaged chunks are left out.
+
+    Args:
+        tx: The transaction.
+        owner_id: An archive; for an agent the result is empty.
+
+    Returns:
+        Fingerprints of conversations by the passage's number; 0 for no conversation.
     """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search.reader import DOCUMENT, read_documents
@@ -209,7 +236,13 @@ def read_portion(
 
 
 def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None:
-    """Add the documents to the new index."""
+    """Add the documents to the new index.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive, not the name of the new index.
+        portion: The documents, as `read_portion` returned them.
+    """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search.flush import pack_rows, write_rows
 
@@ -219,6 +252,15 @@ def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None
 
 
 def drop_remains(tx: Transaction, owner_id: str) -> bool:
+    """Delete a portion of the unfinished and of the old index of an owner.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive, whose index in use stays.
+
+    Returns:
+        True if there may be more to delete. Then call it again, in another transaction.
+    """
     return partitions.purge_portion(tx, owner_id + NEW) or partitions.purge_portion(
         tx, owner_id + _OLD
     )

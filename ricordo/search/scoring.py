@@ -108,20 +108,32 @@ class DocumentColumns:
         return self.count == len(self.number)
 
     def first_of(self, positions: Integers) -> Integers:
-        """Return the first position of the text at each position."""
+        """Return the first position of the text at each position.
+
+        Args:
+            positions: Positions of any parts (m,). The result has the same order.
+        """
         if self.starts is None:
             return positions
         return self.starts[np.searchsorted(self.starts, positions, side="right") - 1]
 
     def end_of(self, start: int) -> int:
-        """Return the position after the last part of the text that starts here."""
+        """Return the position after the last part of the text that starts here.
+
+        Args:
+            start: The position of a text's first part.
+        """
         if self.starts is None:
             return start + 1
         index = int(np.searchsorted(self.starts, start, side="right"))
         return int(self.starts[index]) if index < len(self.starts) else len(self)
 
     def best_parts(self, scores: Floats) -> Floats:
-        """Return the best score of each text's parts at its first position, elsewhere 0."""
+        """Return the best score of each text's parts at its first position, elsewhere 0.
+
+        Args:
+            scores: The scores of all positions (n,).
+        """
         if self.starts is None:
             return scores
         best: Floats = np.zeros(len(self), dtype=np.float32)
@@ -132,6 +144,9 @@ class DocumentColumns:
         """Return the score of each text at its first position, elsewhere 0.
 
         It combines the best and the mean score of the parts.
+
+        Args:
+            scores: A score for each part, (n,).
         """
         if self.starts is None:
             return scores
@@ -175,6 +190,10 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns
     """Read records with number, created_at, conversation, length (in words) and form.
 
     Deleted documents have no neighbours.
+
+    Args:
+        records: The records, (n,), in the order of their positions.
+        alive: False for deleted documents, (n,).
     """
     number = records["number"].astype(np.int64)
     created_at = records["created_at"].astype(np.int64)
@@ -341,6 +360,11 @@ def lexical(documents: DocumentColumns, postings: Sequence[Posting]) -> Floats:
     """Return the score of each document, (n,).
 
     It is 0 if neither the document nor its neighbours have a hit. It has no upper bound.
+
+    Args:
+        documents: The documents.
+        postings: The postings of the query's terms with their weights; each may be cached as a
+            spread.
     """
     layout = documents.layout
     total: Floats = np.zeros(layout.size, dtype=np.float32)
@@ -367,6 +391,10 @@ def rarity(documents: DocumentColumns, hit_count: int) -> float:
     """Return the weight of a term in `hit_count` documents.
 
     It is roughly the score of a document that contains the term once.
+
+    Args:
+        documents: The documents of the searched view.
+        hit_count: The number of documents with the term.
     """
     other_count = max(documents.count - hit_count + 0.5, 0.5)
     return float(np.log1p(other_count / (hit_count + 0.5)))
@@ -376,6 +404,10 @@ def spread_of(documents: DocumentColumns, posting: Posting) -> Spread:
     """Return the posting's scores for all documents.
 
     Without caching, a search for a frequent term spends most of its time on this.
+
+    Args:
+        documents: The documents.
+        posting: The posting of one term, without its weight.
     """
     size = documents.layout.size
     scratch = np.empty((2, size), dtype=np.float32)

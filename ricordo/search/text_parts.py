@@ -18,7 +18,11 @@ _ENDS = ("\n\n", "\n", ". ", "! ", "? ", "。", "！", "？", " ")
 
 
 def parts_of(text: str) -> list[str]:
-    """Return the parts of a text; joined, they are the part of it that is indexed."""
+    """Return the parts of a text; joined, they are the part of it that is indexed.
+
+    Args:
+        text: A text of any length; only its first 200,000 characters are indexed.
+    """
     text = text[:MOST_CHARACTERS]
     if 2 * len(text) <= 3 * PART_CHARACTERS:
         return [text]
@@ -31,7 +35,13 @@ def parts_of(text: str) -> list[str]:
 def part_of_text(text: str, number: int) -> str | None:
     """Return the part with this number, counted from 1.
 
-    Returns None for an uncut text, and for a part that the text no longer has.
+    Args:
+        text: The whole text, as it is now.
+        number: The number of the part from the index, counted from 1; 0 means an uncut text.
+
+    Returns:
+        The part without spaces around it; None for an uncut text, and for a part that the text no
+        longer has.
     """
     if number == UNCUT:
         return None

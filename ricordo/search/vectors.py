@@ -137,6 +137,11 @@ class Vectors:
         )
 
     def floats(self, chosen: Any) -> Floats:
+        """Return some vectors as floats (k, d).
+
+        Args:
+            chosen: A slice, a mask or indexes of the rows, as numpy takes them.
+        """
         if self.scales is None:
             return np.asarray(self.rows[chosen], dtype=np.float32)
         return np.asarray(self.rows[chosen] * self.scales[chosen, None], dtype=np.float32)
@@ -227,6 +232,9 @@ def shared_by(count: int) -> int:
 
     It is at most a tenth smaller than `count`, and so changes seldom. It depends on `count` alone.
     Otherwise scores would reveal when a server was started and who wrote since.
+
+    Args:
+        count: The number of embedded positions that a search may see.
     """
     if count < fusion.LEAST_SAMPLE:
         return count
@@ -372,6 +380,10 @@ def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> 
     """Return the vectors of each partition that has some, by its number.
 
     Only vectors added since the last search are read.
+
+    Args:
+        tx: The transaction.
+        partitions: The partitions of one search.
     """
     cache = reader.cache_of(tx).partitions
     embedded = [partition for partition in partitions if partition.embedding and partition.vectors]

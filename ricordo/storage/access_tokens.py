@@ -24,11 +24,21 @@ insert_one = _ROWS.insert
 
 
 def delete_ended(tx: Transaction) -> None:
+    """Delete the expired tokens of all organizations.
+
+    Args:
+        tx: The transaction.
+    """
     tx.run(_DELETE_ENDED, {"now": tx.clock.now()})
 
 
 def count(tx: Transaction, scope: Scope) -> int:
-    """Return the number of valid tokens of the organization."""
+    """Return the number of valid tokens of the organization.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller. All tokens of the caller's organization count.
+    """
     return int(
         tx.all(_COUNT, {"now": tx.clock.now(), "organization_id": scope.organization_id})[0].tokens
     )

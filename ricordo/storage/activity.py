@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Select, bindparam, func, select
 
+from ricordo.storage.conversations import IS_OF_BACKGROUND_TASK
 from ricordo.storage.engine.repository import equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, users
@@ -26,7 +27,7 @@ _NEWEST_CONVERSATION = (
     .limit(1)
 )
 _LAST_TURN_OF_USER = select(_last_turn.label("at")).where(
-    equal(conversations, "user_id"), ~conversations.c.hidden
+    equal(conversations, "user_id"), ~IS_OF_BACKGROUND_TASK
 )
 
 
@@ -54,19 +55,42 @@ def last_turns(
 
 
 def newest_conversation(tx: Transaction, agent_id: str, user_id: str) -> str | None:
-    """Return the id of the user's last used conversation with the agent."""
+    """Return the id of the user's last used conversation with the agent.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_id: The agent.
+        user_id: The user.
+
+    Returns:
+        The id of a conversation in which a turn has ended; None if there is none.
+    """
     row = tx.first(_NEWEST_CONVERSATION, {"agent_id": agent_id, "user_id": user_id})
     return row.id if row else None
 
 
 def last_turn_at(tx: Transaction, user_id: str) -> int | None:
-    """Return the end of the user's last turn; turns in hidden conversations do not count."""
+    """Return the end of the user's last turn, in microseconds UTC.
+
+    Turns in hidden conversations do not count.
+
+    Args:
+        tx: The transaction, or a read.
+        user_id: The user. Turns with all agents count.
+
+    Returns:
+        The time; None if there was no turn.
+    """
     row = tx.first(_LAST_TURN_OF_USER, {"user_id": user_id})
     return row.at if row else None
 
 
 def users_of(agent_ids: Iterable[str]) -> Select[tuple[str]]:
-    """Return a select of the ids of users who have a conversation with these agents."""
+    """Return a select of the ids of users who have a conversation with these agents.
+
+    Args:
+        agent_ids: The agents. A user who has conversations with several is selected several times.
+    """
     return select(conversations.c.user_id).where(
         conversations.c.agent_id.in_([*agent_ids]),
         conversations.c.user_id.is_not(None),
@@ -75,13 +99,25 @@ def users_of(agent_ids: Iterable[str]) -> Select[tuple[str]]:
 
 
 def has_talked_with(tx: Transaction, user_id: str, agent_ids: Iterable[str]) -> bool:
-    """Return True if the user has a conversation with one of these agents."""
+    """Return True if the user has a conversation with one of these agents.
+
+    Args:
+        tx: The transaction, or a read.
+        user_id: The user.
+        agent_ids: The agents. A conversation without a message counts too.
+    """
     statement = users_of(agent_ids).where(conversations.c.user_id == user_id).limit(1)
     return bool(tx.all(statement))
 
 
 def talked_with(tx: Transaction, user_id: str, agent_ids: Iterable[str]) -> set[str]:
-    """Return the agents among these with which the user has a conversation."""
+    """Return the agents among these with which the user has a conversation.
+
+    Args:
+        tx: The transaction, or a read.
+        user_id: The user.
+        agent_ids: The agents to choose from.
+    """
     statement = (
         users_of(agent_ids)
         .with_only_columns(conversations.c.agent_id)
@@ -94,7 +130,17 @@ def talked_with(tx: Transaction, user_id: str, agent_ids: Iterable[str]) -> set[
 def last_messages(
     tx: Transaction, agent_ids: Iterable[str], user_ids: Sequence[str]
 ) -> dict[str, int | None]:
-    """Return the time of each user's last message with these agents, by user id."""
+    """Return the time of each user's last message with these agents, by user id.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_ids: The agents.
+        user_ids: The users to choose from.
+
+    Returns:
+        Times in microseconds UTC; None for a user without a message. Users without a conversation
+        are left out.
+    """
     statement = (
         users_of(agent_ids)
         .where(conversations.c.user_id.in_(user_ids))

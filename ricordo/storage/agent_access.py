@@ -82,6 +82,11 @@ def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
     """Attach the user to the agent, and to all agents that share its memory.
 
     Only attached users may use them.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent. Without attached users, everybody could use it before.
+        user_id: The user. A user who is attached already stays so.
     """
     tx.run(_ATTACH, {"agent_id": agent_id, "user_id": user_id})
     tx.run(_ATTACH_TO_PAIRED, {"to_agent": agent_id, "new_user": user_id})
@@ -112,17 +117,32 @@ def detach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
     """Detach the user from the agent.
 
     An agent without attached users is open to everybody in the organization.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent. Agents that share its memory lose the user too.
+        user_id: The user.
     """
     tx.run(_DETACH, {"agent_id": agent_id, "user_id": user_id})
 
 
 def agents_of(tx: Transaction, user_id: str) -> list[str]:
-    """Return the ids of the agents to which this user is attached."""
+    """Return the ids of the agents to which this user is attached.
+
+    Args:
+        tx: The transaction, or a read.
+        user_id: The user.
+    """
     return agents_of_users(tx, [user_id]).get(user_id, [])
 
 
 def agents_of_users(tx: Transaction, user_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the ids of the agents to which each of these users is attached, by user."""
+    """Return the ids of the agents to which each of these users is attached, by user.
+
+    Args:
+        tx: The transaction, or a read.
+        user_ids: The users. One who is attached to no agent is left out.
+    """
     agent_ids: dict[str, list[str]] = {}
     for row in tx.all(_OF_USERS, {"user_ids": list(user_ids)}):
         agent_ids.setdefault(row.user_id, []).append(row.agent_id)

@@ -43,17 +43,31 @@ def exists_as(id: ColumnElement[str], organization_id: ColumnElement[str]) -> Co
 
 
 def is_other_than(agent_id: str) -> ColumnElement[bool]:
-    """Return the condition that an agent has another id."""
+    """Return the condition that an agent has another id.
+
+    Args:
+        agent_id: The agent to leave out.
+    """
     return agents.c.id != agent_id
 
 
 def has_any_tag(tags: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition that an agent has one of these tags."""
+    """Return the condition that an agent has one of these tags.
+
+    Args:
+        tags: The tags, without any meaning of their order.
+    """
     return tagged_with(agents_tags, agents.c.id, tags, all_tags=False)
 
 
 def ids_among(tx: Transaction, organization_id: str, agent_ids: Select[Any]) -> list[str]:
-    """Return the ids of the selected agents of the organization."""
+    """Return the ids of the selected agents of the organization.
+
+    Args:
+        tx: The transaction, or a read.
+        organization_id: The organization. Its restricted and hidden agents are returned too.
+        agent_ids: A select of agent ids, perhaps of several organizations.
+    """
     statement = select(agents.c.id).where(
         agents.c.id.in_(agent_ids), agents.c.organization_id == organization_id
     )
@@ -99,7 +113,16 @@ def of_older_version(
 
 
 def of_course(tx: Transaction, organization_id: str, course: str) -> str | None:
-    """Return the id of the course's first agent."""
+    """Return the id of the course's first agent.
+
+    Args:
+        tx: The transaction, or a read.
+        organization_id: The organization of the course.
+        course: The name of the course.
+
+    Returns:
+        The oldest agent that is not hidden; None if the course has none.
+    """
     if "\0" in course:
         return None  # PostgreSQL would refuse the parameter
     row = tx.first(_OF_COURSE, {"organization_id": organization_id, "course": course})
@@ -110,11 +133,21 @@ def shown(tx: Transaction, scope: Scope) -> Sequence[Row[Any]]:
     """Return id, name, time and type of the agents that the caller may use, the oldest first.
 
     Hidden agents are left out.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
     """
     return tx.all(_SHOWN.where(*may_use(scope)), {"organization_id": scope.organization_id})
 
 
 def named(tx: Transaction, scope: Scope, name: str) -> Sequence[Row[Any]]:
-    """Return id, name, time and type of the agents with this id or name."""
+    """Return id, name, time and type of the agents with this id or name.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller. Agents that the caller may not use are left out.
+        name: The id, or the exact name. Several agents may have one name.
+    """
     parameters = {"organization_id": scope.organization_id, "name": name}
     return tx.all(_NAMED.where(*may_use(scope)), parameters)

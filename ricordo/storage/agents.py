@@ -157,6 +157,13 @@ _TAGS = select(agents_tags.c.tag).where(equal(agents_tags, "agent_id")).order_by
 
 
 def insert_one(tx: Transaction, agent: Agent, tags: Sequence[str]) -> None:
+    """Store a new agent with its tags.
+
+    Args:
+        tx: The transaction.
+        agent: The agent, with its id and times.
+        tags: Its tags, each once.
+    """
     _ROWS.insert(tx, agent)
     tx.run(_INSERT_TAG, [{"agent_id": agent.id, "tag": tag} for tag in tags])
 
@@ -197,6 +204,12 @@ def blocks_seen(tx: Transaction, scope: Scope, agent_id: str) -> tuple[Block, ..
     """Return the agent's blocks in the caller's default conversation.
 
     It takes two statements.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller. The blocks are those for the caller's user, or else for the
+            conversation's user.
+        agent_id: The agent.
 
     Raises:
         NotFound: The agent does not exist, or the caller may not use it.
@@ -292,6 +305,11 @@ def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
 
     The result includes the tags of the blocks, and the calls that wait for an answer.
 
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose default conversation is returned.
+        agent_id: The agent.
+
     Raises:
         NotFound: The agent does not exist, or the caller may not use it.
     """
@@ -366,6 +384,11 @@ def _load_all(
 def get(tx: Transaction, scope: Scope, agent_id: str) -> Agent:
     """Return the agent without its attachments.
 
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        agent_id: The agent.
+
     Raises:
         NotFound: The agent does not exist, or the caller may not use it.
     """
@@ -376,10 +399,30 @@ def get(tx: Transaction, scope: Scope, agent_id: str) -> Agent:
 
 
 def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
+    """Refuse an agent that the caller may not use.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: The agent does not exist, or the caller may not use it.
+    """
     timezone(tx, scope, agent_id)
 
 
 def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
+    """Return the name of the agent's time zone, such as "Europe/Rome".
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: The agent does not exist, or the caller may not use it.
+    """
     parameters = {"id": agent_id, "organization_id": scope.organization_id}
     row = tx.first(*for_caller(scope, _TIMEZONE, _TIMEZONE_FOR_ONE, parameters))
     return str(require_found(row, "Agent", agent_id).timezone)
@@ -389,6 +432,11 @@ def lock(tx: Transaction, scope: Scope, agent_id: str) -> None:
     """Lock the agent with its attachments until this transaction ends.
 
     Call it before you read an agent that you will change. Running turns are not blocked.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, for the organization. Rights are not checked.
+        agent_id: The agent. If there is none, nothing is locked.
     """
     tx.lock(_LOCK, {"id": agent_id, "organization_id": scope.organization_id})
 
@@ -433,7 +481,13 @@ def page(
 
 
 def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:
-    """Return the agents that have the tool and a rule about it."""
+    """Return the agents that have the tool and a rule about it, at most the newest 1,000.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller. All agents of the organization count, also restricted ones.
+        tool: A stored tool of the organization. Rules name it by its name.
+    """
     has_tool = agents.c.id.in_(
         select(agents_tools.c.agent_id).where(agents_tools.c.tool_id == tool.id)
     )
@@ -445,23 +499,42 @@ def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:
 
 
 def is_named_like(piece: str) -> ColumnElement[bool]:
-    """Return the condition that the agent's name contains this text."""
+    """Return the condition that the agent's name contains this text.
+
+    Args:
+        piece: The text. Its case does not matter.
+    """
     return agents.c.name.icontains(piece, autoescape=True)
 
 
 def has_block(block_id: str) -> ColumnElement[bool]:
+    """Return the condition that a block is attached to the agent.
+
+    Args:
+        block_id: The block. Whether the caller sees it is not checked.
+    """
     return agents.c.id.in_(
         select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id)
     )
 
 
 def uses_archive(archive_id: str) -> ColumnElement[bool]:
+    """Return the condition that an archive is attached to the agent.
+
+    Args:
+        archive_id: The archive. Whether the caller sees it is not checked.
+    """
     return agents.c.id.in_(
         select(agents_archives.c.agent_id).where(agents_archives.c.archive_id == archive_id)
     )
 
 
 def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
+    """Return the condition that one of these users is attached to the agent.
+
+    Args:
+        user_ids: The users.
+    """
     return USERS.where(agents_users.c.user_id.in_(user_ids)).exists()
 
 
@@ -469,6 +542,11 @@ def last_ended_for(tx: Transaction, scope: Scope, reason: str) -> ColumnElement[
     """Return the condition that an agent's last turn ended with this stop reason.
 
     "Last" refers to the conversation that `load_whole` shows.
+
+    Args:
+        tx: The transaction, since a user's default conversations are looked up.
+        scope: The caller.
+        reason: The stop reason of a run, such as "end_turn".
     """
     conversation = select(conversations_table.c.id).where(_is_shown(tx, scope))
     return (
@@ -484,8 +562,8 @@ def place_of(tx: Transaction, scope: Scope, order_by: AgentOrder) -> ColumnEleme
     Args:
         tx: The transaction, since a user's default conversations are looked up.
         scope: The caller, whose default conversations count for "last_run_completion".
-        order_by: The requested order. An agent whose conversation never ran counts as the one that
-            ran first.
+        order_by: The requested order. An agent whose conversation never ran is ordered as if it had
+            run before all others.
     """
     if order_by == "last_run_completion":
         # Use an aggregate, since it always returns one row. A user may have had a personal
@@ -526,7 +604,8 @@ def _is_shown(tx: Transaction, scope: Scope) -> ColumnElement[bool]:
 def is_made_from(**ids: str) -> ColumnElement[bool]:
     """Return the condition that the agent was made from the template with these ids.
 
-    The names are `template_id` and `base_template_id`.
+    Args:
+        **ids: `template_id`, `base_template_id` or both.
     """
     return and_(
         *(agents.c.settings[("template", name)].as_string() == id for name, id in ids.items())
@@ -534,11 +613,22 @@ def is_made_from(**ids: str) -> ColumnElement[bool]:
 
 
 def count(tx: Transaction, scope: Scope) -> int:
+    """Return the number of agents that the caller may use.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+    """
     return _ROWS.count(tx, scope, *may_use(scope))
 
 
 def ids(tx: Transaction, scope: Scope) -> list[str]:
-    """Return the ids of the agents that the caller may use, the oldest first."""
+    """Return the ids of the agents that the caller may use, the oldest first.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+    """
     return _ROWS.ids(tx, scope, *may_use(scope))
 
 
@@ -546,7 +636,12 @@ find = _ROWS.find
 
 
 def tags_of(tx: Transaction, agent_id: str) -> list[str]:
-    """Return the agent's tags in alphabetical order."""
+    """Return the agent's tags in alphabetical order.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_id: The agent. Rights are not checked.
+    """
     return [row.tag for row in tx.all(_TAGS, {"agent_id": agent_id})]
 
 

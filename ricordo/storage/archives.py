@@ -148,6 +148,13 @@ def require_changes(scope: Scope, archive: Archive) -> None:
     """Raise Forbidden unless the caller made the archive or administers.
 
     Developers may also change archives that no user created, such as those of agents.
+
+    Args:
+        scope: The caller.
+        archive: The archive, which the caller sees.
+
+    Raises:
+        Forbidden: The caller may not change it.
     """
     is_of_user = (archive.created_by or "").startswith("user-")
     if scope.subject_id is None or scope.role == "admin" or archive.created_by == scope.user_id:
@@ -160,6 +167,12 @@ def require_changes(scope: Scope, archive: Archive) -> None:
 
 
 def ids(tx: Transaction, scope: Scope) -> list[str]:
+    """Return the ids of the organization's archives, without those of folders, the oldest first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+    """
     return ROWS.ids(tx, scope, _IS_ARCHIVE)
 
 
@@ -190,6 +203,12 @@ def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
 
 
 def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
+    """Return the archives that are attached to the agent, in order of attachment.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent; the caller's access to it is checked before.
+    """
     return ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id})
 
 
@@ -260,7 +279,11 @@ def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) 
 
 
 def redacted(new: Iterable[Passage]) -> list[Passage]:
-    """Return the passages with texts, tags and metadata in normal form without secrets."""
+    """Return the passages with texts, tags and metadata in normal form without secrets.
+
+    Args:
+        new: Passages to store; they are not changed.
+    """
     return [
         replace(
             passage,
@@ -356,7 +379,12 @@ def lock_passage(
 
 
 def rewrite_passage(tx: Transaction, passage: Passage) -> None:
-    """Store another text of a passage. The search index is not changed here."""
+    """Store another text of a passage. The search index is not changed here.
+
+    Args:
+        tx: The transaction.
+        passage: The stored passage with its new text and metadata, which hold no secrets.
+    """
     _rewrite_passage(tx, passage)
 
 

@@ -307,6 +307,11 @@ def get(tx: Transaction, scope: Scope, id: str) -> Block:
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
     """Return the blocks with these ids, in order.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        ids: The blocks' ids; one may occur several times.
+
     Raises:
         NotFound: One of the blocks does not exist, or the caller may not see it.
     """
@@ -345,7 +350,11 @@ def copy_in(tx: Transaction, chain_id: str, agent_id: str, shown_label: str) -> 
 
 
 def with_schema(tx: Transaction) -> list[Block]:
-    """Return the blocks of all organizations that name a schema, without their tags."""
+    """Return the blocks of all organizations that name a schema, without their tags.
+
+    Args:
+        tx: The transaction.
+    """
     return ROWS.all(tx, _WITH_SCHEMA)
 
 
@@ -362,10 +371,22 @@ def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
 
 
 def lock(tx: Transaction, id: str) -> None:
+    """Lock a block until the transaction ends. Does nothing on SQLite.
+
+    Args:
+        tx: The transaction.
+        id: The block. If it does not exist, nothing is locked.
+    """
     tx.lock(_LOCK, {"id": id})
 
 
 def is_there(tx: Transaction, id: str) -> bool:
+    """Return True if the block exists, and lock it.
+
+    Args:
+        tx: The transaction.
+        id: The block's id.
+    """
     return tx.first(_LOCK, {"id": id}) is not None
 
 
@@ -437,7 +458,13 @@ def of_tagged_agents(tx: Transaction, scope: Scope, label: str, tag: str) -> lis
 
 
 def of_users(tx: Transaction, scope: Scope, label: str) -> list[Block]:
-    """Return users' blocks with this label that all agents see."""
+    """Return users' blocks with this label that all agents see.
+
+    Args:
+        tx: The transaction.
+        scope: The organization. Blocks that the caller may not see raise NotFound.
+        label: The block's label.
+    """
     users_chains = select(chains.c.id).where(
         chains.c.organization_id == scope.organization_id, chains.c.owner_kind == "user"
     )
@@ -466,6 +493,10 @@ def add_seen(visible: dict[str, Block], block: Block) -> None:
     """Add a block to the visible blocks by label.
 
     It replaces an unshared block with the same label.
+
+    Args:
+        visible: The visible blocks by the labels under which they are shown. It is changed.
+        block: The block to add.
     """
     if block.shown_label not in visible or not visible[block.shown_label].shared:
         visible[block.shown_label] = block
@@ -617,7 +648,12 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
 def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
     """Return the ids of blocks that are not in normal form, from the portion after this number.
 
-    The second result is the portion's last number; None at the end.
+    Args:
+        tx: The transaction.
+        after: The number (`seq`) of the last block of the portion before; 0 for the first portion.
+
+    Returns:
+        The ids, and the portion's last number; None at the end.
     """
     rows = tx.all(_PORTION, {"after": after})
     odd = [
@@ -633,7 +669,15 @@ def normalise(tx: Transaction, block: Block) -> Block:
 
     The change becomes a version by the system, whatever the policy is. Imported blocks with version
     ids, and blocks that are older than the normal form, may need this. If another block has the
-    label, this block's label gets a number. Raises Conflict, Overtaken.
+    label, this block's label gets a number.
+
+    Args:
+        tx: The transaction.
+        block: The block as it was read in this transaction.
+
+    Raises:
+        Conflict: The chain was erased.
+        Overtaken: Another transaction wrote the block meanwhile.
     """
     chain = _locked(tx, block.chain_id)
     # The row may already have the label in its normal form.
@@ -873,6 +917,12 @@ def pair(tx: Transaction, agent_id: str, other_id: str) -> None:
     """Let two agents share one memory.
 
     Later attachments and detachments of one of them also happen to the other.
+
+    Args:
+        tx: The transaction.
+        agent_id: One of the agents.
+        other_id: The other agent. Blocks that one of them has already are not attached to the other
+            here.
     """
     tx.run(
         _PAIR,
@@ -902,6 +952,12 @@ def unpair(tx: Transaction, agent_id: str, other_id: str) -> None:
 
 
 def agent_ids(tx: Transaction, block_id: str) -> list[str]:
+    """Return the ids of the agents to which the block is attached, in order of attachment.
+
+    Args:
+        tx: The transaction.
+        block_id: The block.
+    """
     return [row.agent_id for row in tx.all(_AGENT_IDS, {"block_id": block_id})]
 
 

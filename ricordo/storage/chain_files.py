@@ -19,15 +19,23 @@ PATIENCE = 60.0  # seconds to wait while another request writes there
 
 
 def lock_path(data_dir: Path, chain_id: str) -> Path:
+    """Return the path of the lock that writers of a chain's folders hold.
+
+    Args:
+        data_dir: The server's data folder.
+        chain_id: The chain.
+    """
     return data_dir / FOLDER / f"{chain_id}.lock"
 
 
 def delete_chain_files(data_dir: Path, chain_id: str) -> list[Path]:
-    """Delete the folders of a chain, after the chain itself, and return their paths.
+    """Delete the cache folders of a chain, and return their paths.
+
+    The chain may be deleted, or its folders are damaged and will be built again.
 
     Args:
         data_dir: The server's data folder.
-        chain_id: The deleted chain.
+        chain_id: The chain.
 
     Raises:
         Unavailable: Another process uses them for more than a minute.

@@ -56,7 +56,13 @@ def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mappin
 
 
 def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> Mapping[str, str]:
-    """Return the names of existing users by their ids."""
+    """Return the names of existing users by their ids.
+
+    Args:
+        tx: The transaction.
+        scope: The organization; the caller's user does not matter.
+        ids: The users; None and "" are ignored. Only the first 500 by id are read.
+    """
     user_ids = sorted({id for id in ids if id})[:MOST_NAMES]
     statement = select(users.c.id, users.c.name, users.c.organization_id).where(
         users.c.id.in_(user_ids)
@@ -71,6 +77,11 @@ def agents_used_last(tx: Transaction, scope: Scope, limit: int) -> list[str]:
     """Return the ids of recently used agents, then of the newest agents.
 
     Only agents that the caller may use are returned, and only they count for the limit.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        limit: The most ids.
     """
     runs_read = (
         select(runs.c.agent_id, runs.c.created_at, runs.c.seq)
@@ -210,7 +221,16 @@ def first_messages(
 def users_of_conversations(
     tx: Transaction, scope: Scope, ids: Iterable[str | None]
 ) -> Mapping[str, tuple[str | None, str]]:
-    """Return the id and name of each conversation's user; no id for a shared conversation."""
+    """Return the id and name of each conversation's user; no id for a shared conversation.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        ids: The conversations; None and "" are ignored. Only the first 500 by id are read.
+
+    Returns:
+        The user's id and name by the conversation's id; (None, "") for a shared conversation.
+    """
     conversation_ids = sorted({id for id in ids if id})[:MOST_NAMES]
     if not conversation_ids:
         return {}

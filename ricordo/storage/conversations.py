@@ -38,6 +38,8 @@ from ricordo.storage.schema.core_tables import messages as messages_table
 GONE_THERE = "This chat is gone where it came from."
 ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
+# As `Conversation.is_of_background_task`.
+IS_OF_BACKGROUND_TASK = conversations.c.hidden & conversations.c.forked_from.is_not(None)
 _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
 _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(
     equal(agents, "organization_id")
@@ -143,6 +145,9 @@ def default_id(agent_id: str) -> str:
     """Return the id of the agent's default conversation.
 
     The id is derived from the agent's, so no read is needed before the lease is taken.
+
+    Args:
+        agent_id: The agent's id.
     """
     return "conv-" + agent_id.removeprefix("agent-")
 
@@ -160,7 +165,11 @@ def users_default_id(agent_id: str, user_id: str) -> str:
 
 
 def is_any_default(conversation: Conversation) -> bool:
-    """Return True if it is the default conversation of its agent or of a user."""
+    """Return True if it is the default conversation of its agent or of a user.
+
+    Args:
+        conversation: The conversation as it is stored.
+    """
     if conversation.is_default or conversation.user_id is None:
         return conversation.is_default
     users_id = users_default_id(conversation.agent_id, conversation.user_id)
@@ -171,6 +180,11 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
     """Return the caller's default conversation; None if there is none yet.
 
     It is the agent's, or that of the user that the caller acts for.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        agent_id: The agent. If the caller may not use it, the result is None.
     """
     ids = [default_id(agent_id)]
     if scope.subject:
@@ -200,11 +214,25 @@ def lock(tx: Transaction, id: str) -> None:
 
 
 def insert_one(tx: Transaction, conversation: Conversation) -> None:
+    """Store a new conversation, without its messages.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation, whose id is unused.
+
+    Raises:
+        Collision: A conversation has this id.
+    """
     ROWS.insert(tx, conversation)
 
 
 def get(tx: Transaction, id: str) -> Conversation | None:
-    """Return one conversation unless it was deleted."""
+    """Return one conversation unless it was deleted.
+
+    Args:
+        tx: The transaction.
+        id: The conversation's id. The caller's access to it is not checked.
+    """
     return ROWS.first(tx, _BY_ID, {"id": id})
 
 
@@ -357,6 +385,14 @@ def set_untold(tx: Transaction, id: str, is_any: bool) -> None:
 
 
 def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
+    """Return the last shared seq of each fork of this conversation, by the fork's id.
+
+    Forks that are deleted but not yet purged are among them.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation.
+    """
     rows = tx.all(_FORKS, {"agent_id": conversation.agent_id, "forked_from": conversation.id})
     return {row.id: row.forked_seq or 0 for row in rows}
 
@@ -365,6 +401,10 @@ def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
     """Return the parts of the conversation's history, from itself to its oldest origin.
 
     It takes one statement, and none if the conversation is no fork.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation.
     """
     spans = [Span(conversation.id)]
     newest = None
@@ -430,6 +470,12 @@ def _known_to(scope: Scope) -> Callable[[str], Sequence[ColumnElement[bool]]]:
 
 
 def newest_of(tx: Transaction, conversation_id: str) -> int:
+    """Return the greatest seq of the conversation's messages; 0 if it has none.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation. Messages that a fork shares do not count.
+    """
     return int(tx.first(_NEWEST, {"conversation_id": conversation_id}).seq or 0)
 
 

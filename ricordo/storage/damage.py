@@ -11,6 +11,8 @@ import orjson
 from sqlalchemy import ColumnElement, Row, Text, bindparam, cast, func, select, update
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
+from ricordo.errors import NotFound
+from ricordo.storage.deletion import DELETED
 from ricordo.storage.engine.repository import Repository, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, messages, runs
@@ -51,15 +53,30 @@ class StoredMessage:
 
 
 def some_conversations(tx: Transaction, after: int) -> Sequence[tuple[int, str]]:
+    """Return the next conversations of all organizations as pairs of seq and id.
+
+    Args:
+        tx: The transaction.
+        after: The seq of the last conversation of the portion before; 0 for the first portion.
+    """
     return [(row.seq, row.id) for row in tx.all(_CONVERSATIONS, {"after": after})]
 
 
 def agents_without_conversation(tx: Transaction) -> list[str]:
+    """Return the ids of agents without a default conversation, of all organizations.
+
+    Agents that wait for their purge are left out, since it deletes their conversations first.
+
+    Args:
+        tx: The transaction.
+    """
     with_default = select(conversations.c.agent_id).where(conversations.c.is_default)
     return [
         row.id
         for row in tx.all(
-            select(agents.c.id).where(agents.c.id.not_in(with_default)).order_by(agents.c.seq)
+            select(agents.c.id)
+            .where(agents.c.id.not_in(with_default), agents.c.organization_id != DELETED)
+            .order_by(agents.c.seq)
         )
     ]
 
@@ -69,10 +86,15 @@ def agent_of(tx: Transaction, agent_id: str) -> tuple[str, str]:
 
     Args:
         tx: The transaction.
-        agent_id: An existing agent; for another id this fails with IndexError.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: There is no such agent.
     """
     statement = select(agents.c.organization_id, agents.c.system).where(agents.c.id == agent_id)
-    row = tx.all(statement)[0]
+    row = tx.first(statement)
+    if row is None:
+        raise NotFound(f"There is no agent {agent_id}.")
     return row.organization_id, row.system
 
 
@@ -81,9 +103,15 @@ def window_of(tx: Transaction, conversation_id: str) -> list[Any] | None:
 
     Args:
         tx: The transaction.
-        conversation_id: An existing conversation; for another id this fails with TypeError.
+        conversation_id: The conversation.
+
+    Raises:
+        NotFound: There is no such conversation.
     """
-    window = _decoded(tx.first(_WINDOW, {"id": conversation_id})[0])
+    row = tx.first(_WINDOW, {"id": conversation_id})
+    if row is None:
+        raise NotFound(f"There is no conversation {conversation_id}.")
+    window = _decoded(row.window)
     if isinstance(window, list):
         return window
     return None
@@ -93,6 +121,13 @@ def newest_of(tx: Transaction, conversation_id: str) -> list[str]:
     """Return the ids of the newest messages, oldest first.
 
     A lost window is rebuilt from them.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+
+    Returns:
+        At most 200 ids.
     """
     statement = select(messages.c.id).where(messages.c.conversation_id == conversation_id)
     rows = tx.all(statement.order_by(messages.c.seq.desc()).limit(_PORTION))
@@ -100,6 +135,12 @@ def newest_of(tx: Transaction, conversation_id: str) -> list[str]:
 
 
 def unreadable_of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
+    """Return the messages of these runs that could be read only as plain text.
+
+    Args:
+        tx: The transaction.
+        run_ids: The runs.
+    """
     if run_ids:
         rows = tx.all(_SELECT.where(messages.c.run_id.in_(run_ids)))
     else:
@@ -108,12 +149,24 @@ def unreadable_of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]
 
 
 def by_ids(tx: Transaction, ids: Sequence[str]) -> dict[str, StoredMessage]:
+    """Return the messages by id, also unreadable ones; missing ones are left out.
+
+    Args:
+        tx: The transaction.
+        ids: The messages.
+    """
     if ids:
         return {row.id: _stored(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})}
     return {}
 
 
 def prompt_of(tx: Transaction, conversation_id: str) -> Message | None:
+    """Return the conversation's first message if it is a system message, else None.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+    """
     row = tx.first(_FIRST, {"id": conversation_id})
     if row and row.role == "system":
         return _stored(row).message
@@ -121,11 +174,22 @@ def prompt_of(tx: Transaction, conversation_id: str) -> Message | None:
 
 
 def count_rows(tx: Transaction, conversation_id: str) -> int:
+    """Return the number of the conversation's stored messages, without those that a fork shares.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+    """
     return int(tx.first(_COUNT, {"id": conversation_id})[0])
 
 
 def count_half_ended(tx: Transaction, conversation_id: str) -> int:
-    """Return the number of runs that have ended but are still marked running."""
+    """Return the number of runs that have ended but are still marked running.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+    """
     return int(tx.first(select(func.count()).where(*_half_ended(conversation_id)))[0])
 
 

@@ -62,6 +62,11 @@ _JSON = messages.c.parts.type
 def hide_archive(tx: Transaction, scope: Scope, archive_id: str) -> None:
     """Detach the archive from all agents and hide it.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        archive_id: The archive's id.
+
     Raises:
         NotFound: There is no such archive.
         Forbidden: The caller may not change it.
@@ -90,6 +95,11 @@ def hide_agent(tx: Transaction, scope: Scope, agent_id: str) -> None:
 
 def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> None:
     """Hide the conversation, and let no turn of it begin.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        conversation_id: The conversation's id.
 
     Raises:
         NotFound: There is no such conversation, or the caller may not see it.
@@ -121,7 +131,11 @@ def hide(tx: Transaction, kind: Kind, ids: Sequence[str]) -> None:
 
 
 def prepare(tx: Transaction) -> None:
-    """Create the organization without members unless it exists."""
+    """Create the organization without members unless it exists.
+
+    Args:
+        tx: The transaction.
+    """
     if tx.first(select(organizations.c.seq).where(organizations.c.id == DELETED)) is None:
         tx.run(
             insert(organizations),
@@ -160,6 +174,11 @@ def add_job(tx: Transaction, organization_id: str, kind: Kind, id: str, newest: 
 
 def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
     """Return the greatest seq of the conversation's messages; 0 if it has none.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        conversation_id: The conversation's id.
 
     Raises:
         NotFound: There is no such conversation, or the caller may not see it.
@@ -228,7 +247,15 @@ def purge_all(
 ) -> None:
     """Delete all rows with these keys, and the rows that refer to them, in this transaction.
 
-    It is for few rows. The arguments are those of `purge`.
+    It is for few rows.
+
+    Args:
+        tx: The transaction.
+        table: As for `purge`.
+        column: As for `purge`.
+        keys: As for `purge`.
+        before: As for `purge`.
+        counts: As for `purge`.
     """
     while purge(tx, table, column, keys, before=before, counts=counts):
         pass
@@ -347,6 +374,10 @@ def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
     """Subtract these passages from their archives' counts and tags.
 
     A tag stays if another shared passage has it.
+
+    Args:
+        tx: The transaction.
+        rows: Rows of the passages table with `id` and `archive_id`, before their deletion.
     """
     table = tables.archives
     tagged = passages_tags.c

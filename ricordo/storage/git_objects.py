@@ -171,7 +171,13 @@ def stored_between(
 def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) -> int:
     """Store the objects that the chain lacks.
 
-    Returns the bytes that they add to its history.
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        objects: The objects; one may occur several times.
+
+    Returns:
+        The bytes that they add to its history.
     """
     ids = list(dict.fromkeys(pushed_object.id for pushed_object in objects))
     stored_ids = set[bytes]()

@@ -282,7 +282,12 @@ def before(tx: Transaction, version: BlockVersion) -> BlockVersion | None:
 
 
 def label_now(tx: Transaction, version: BlockVersion) -> str:
-    """Return the current label of the block of this version."""
+    """Return the current label of the block of this version.
+
+    Args:
+        tx: The transaction.
+        version: A stored version. For a deleted block, its last label is returned.
+    """
     label = version.label
     for rename in reversed(tx.all(_RENAMES, {"chain_id": version.chain_id})):
         if rename.number > version.number and rename.old_label == label:
@@ -294,6 +299,11 @@ def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
     """Return a run's changes in all chains, the oldest of each chain first.
 
     They include its approved proposals.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; chains of other users are left out.
+        run_id: The run.
     """
     rows = tx.all(
         _OF_RUN.where(*_visible(scope)),
@@ -375,7 +385,13 @@ def _visible(scope: Scope) -> list[ColumnElement[bool]]:
 
 
 def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | None:
-    """Return the block that was last deleted under this label, or None."""
+    """Return the block that was last deleted under this label, or None.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        label: The label at the time of the deletion.
+    """
     row = tx.first(_DELETED, {"chain_id": chain_id, "deleted_label": label})
     if row is None:
         return None
@@ -390,6 +406,11 @@ def take_deleted(tx: Transaction, chain: Chain, label: str) -> DeletedBlock | No
 
     If the history is full, the log does not keep large settings of deleted blocks. Otherwise
     repeated deletions would grow it without limit.
+
+    Args:
+        tx: The transaction.
+        chain: The chain as it was read under the lock.
+        label: The label at the time of the deletion.
     """
     deleted = last_deleted(tx, chain.id, label)
     if deleted is None or not is_full(tx, chain):

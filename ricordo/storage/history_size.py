@@ -49,7 +49,12 @@ def grow(tx: Transaction, chain_id: str, size: int) -> None:
 
 
 def recount(tx: Transaction, chain_id: str) -> None:
-    """Count a history again, after rows of it were deleted or changed."""
+    """Count a history again, after rows of it were deleted or changed.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+    """
     tx.run(_RECOUNT_ONE, {"id": chain_id})
 
 
@@ -66,17 +71,30 @@ def recount_all(tx: Transaction) -> int:
 
 
 def wrong_ids(tx: Transaction) -> list[str]:
-    """Return the chains whose size is not the sum of their rows."""
+    """Return the chains whose size is not the sum of their rows.
+
+    Args:
+        tx: The transaction.
+    """
     return [row.id for row in tx.all(_WRONG)]
 
 
 def count_nearly_full(tx: Transaction, size: int) -> int:
-    """Return the number of histories with at least this size."""
+    """Return the number of histories with at least this size.
+
+    Args:
+        tx: The transaction.
+        size: A number of bytes.
+    """
     return int(tx.first(_NEARLY_FULL, {"size": size})[0])
 
 
 def size_of_log(changed: Mapping[str, Any]) -> int:
-    """Return the bytes that a logged change of settings adds to its history."""
+    """Return the bytes that a logged change of settings adds to its history.
+
+    Args:
+        changed: The changed settings, as the log stores them.
+    """
     return ROW_BYTES + size_of(to_json(changed))
 
 

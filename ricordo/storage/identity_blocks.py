@@ -40,7 +40,12 @@ def detach_block(tx: Transaction, block_id: str, user_id: str) -> None:
 
 
 def blocks_of(tx: Transaction, user_id: str) -> list[str]:
-    """Return the ids of the blocks that are attached to the user."""
+    """Return the ids of the blocks that are attached to the user.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+    """
     return blocks_of_users(tx, [user_id]).get(user_id, [])
 
 

@@ -118,10 +118,21 @@ class Queue:
     errors: tuple[Job, ...]
 
     def count(self, status: JobStatus) -> int:
+        """Return the number of jobs of all kinds with this status.
+
+        Args:
+            status: The status.
+        """
         return sum(of_kind.get(status, 0) for of_kind in self.depth.values())
 
 
 def save_payload(tx: Transaction, job: Job) -> None:
+    """Store the job's payload, whatever its status is.
+
+    Args:
+        tx: The transaction.
+        job: The job with its new payload.
+    """
     _save_payload(tx, job)
 
 
@@ -137,7 +148,12 @@ def is_running(tx: Transaction, kind: str, user_id: str) -> bool:
 
 
 def delete_waiting(tx: Transaction, key: str) -> None:
-    """Delete the waiting jobs with this key."""
+    """Delete the waiting jobs with this key.
+
+    Args:
+        tx: The transaction.
+        key: The key of the jobs, of any kind.
+    """
     tx.run(_DELETE_WAITING, {"key": key})
 
 
@@ -208,11 +224,25 @@ def add(tx: Transaction, job: Job) -> Job | None:
 
 
 def is_open_for(key: ColumnElement[str]) -> ColumnElement[bool]:
-    """Return the condition that a job with the key in this column waits or runs."""
+    """Return the condition that a job with the key in this column waits or runs.
+
+    Args:
+        key: A column of another table.
+    """
     return select(jobs.c.seq).where(jobs.c.key == key, _IS_OPEN).exists()
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Job:
+    """Return the job with this id.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The job's id.
+
+    Raises:
+        NotFound: There is no such job, or the caller may not change it.
+    """
     job = ROWS.find(tx, scope, id)
     return require_found(job if job and scope.owns(job.user_id) else None, "Job", id)
 
@@ -257,6 +287,11 @@ def make_due(tx: Transaction, kind: str, key: str, at: int = 0) -> None:
 
 
 def is_due(tx: Transaction) -> bool:
+    """Return True if the time of a waiting job has come, even if another job with its key runs.
+
+    Args:
+        tx: The transaction.
+    """
     return tx.first(_DUE, {"now": tx.clock.now()}) is not None
 
 
@@ -316,7 +351,12 @@ def renew(
 
 
 def finish(tx: Transaction, job: Job) -> bool:
-    """End the job as done; return False if the worker has lost it."""
+    """End the job as done; return False if the worker has lost it.
+
+    Args:
+        tx: The transaction.
+        job: The job as the worker claimed it.
+    """
     return _leave(tx, job, status="done", ended_at=tx.clock.now())
 
 
@@ -453,6 +493,15 @@ def page(
     statuses: Sequence[str] | None = None,
     kind: str | None = None,
 ) -> list[Job]:
+    """Return one page of the jobs that the caller may see.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        statuses: Only jobs with one of these statuses; None: any.
+        kind: Only jobs of this kind; None: any.
+    """
     if statuses is None:
         of_statuses = None
     else:
@@ -464,6 +513,9 @@ def prune(tx: Transaction) -> int:
     """Delete some ended jobs that are old or too many, and return their number.
 
     Call it until it returns 0.
+
+    Args:
+        tx: The transaction.
     """
     now = tx.clock.now()
     ended = select(jobs.c.seq).where(jobs.c.status.in_(ENDED))
@@ -483,7 +535,13 @@ def prune(tx: Transaction) -> int:
 
 
 def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
-    """Return the queue of the scope's organization; None: of all organizations."""
+    """Return the queue of the scope's organization; None: of all organizations.
+
+    Args:
+        tx: The transaction.
+        scope: The caller. One who is limited to a user sees only this user's jobs; None: the server
+            itself.
+    """
     if scope:
         condition = jobs.c.organization_id == scope.organization_id
     else:
@@ -531,6 +589,12 @@ class FencedStore:
         """Write as the store does, while the worker has the job.
 
         No other worker can take the job over before the commit.
+
+        Args:
+            work: The unit of work. Its result is returned.
+
+        Raises:
+            LeaseLost: The worker has lost the job.
         """
 
         def fenced(tx: Transaction) -> T:

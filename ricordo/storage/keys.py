@@ -222,6 +222,11 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
 def get(tx: Transaction, scope: Scope, id: str) -> ApiKey:
     """Return the key with this id.
 
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The key's id.
+
     Raises:
         NotFound: There is no such key. Sessions and tokens do not count as keys.
     """
@@ -258,7 +263,12 @@ def _requirement(now: int) -> ApiKey:
 
 
 def had_any(tx: Transaction, user_id: str) -> bool:
-    """Return whether the user has a key, or had one that is still stored."""
+    """Return whether the user has a key, or had one that is still stored.
+
+    Args:
+        tx: The transaction.
+        user_id: The user. Sessions and tokens count too.
+    """
     return tx.first(_OF_USER, {"user_id": user_id}) is not None
 
 
@@ -281,12 +291,19 @@ def are_any(tx: Transaction) -> bool:
     """Return True if a key was ever created, even if it was revoked.
 
     From then on every caller needs a key.
+
+    Args:
+        tx: The transaction.
     """
     return tx.first(_ANY, {"hash": _REQUIREMENT}) is not None
 
 
 def needing_secret(tx: Transaction) -> str:
-    """Return a text with the number of rows encrypted with the data folder's key; "" for none."""
+    """Return a text with the number of rows encrypted with the data folder's key; "" for none.
+
+    Args:
+        tx: The transaction.
+    """
     counts = tx.all(_NEEDING)[0]
     return ", ".join(
         f"{count:,} {kind}" for kind, count in zip(_NEEDS, counts, strict=True) if count
@@ -295,6 +312,11 @@ def needing_secret(tx: Transaction) -> str:
 
 def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
     """Revoke the key permanently; a revoked key stays as it is.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The key's id.
 
     Raises:
         NotFound: There is no such key.
@@ -307,7 +329,12 @@ def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
 
 
 def end_session(tx: Transaction, scope: Scope) -> bool:
-    """Revoke the caller's session; return False if the caller has no session."""
+    """Revoke the caller's session; return False if the caller has no session.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, with the id of the key that the request sent.
+    """
     if scope.key_id:
         key = _ROWS.find(tx, scope, scope.key_id)
     else:
@@ -319,11 +346,22 @@ def end_session(tx: Transaction, scope: Scope) -> bool:
 
 
 def end_sessions_of(tx: Transaction, user_id: str) -> None:
-    """Revoke all sessions of the user's browsers."""
+    """Revoke all sessions of the user's browsers.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+    """
     tx.run(_END_SESSIONS, {"user_id": user_id, "now": tx.clock.now()})
 
 
 def note_use(tx: Transaction, key: ApiKey) -> None:
+    """Store the present time as the key's last use.
+
+    Args:
+        tx: The transaction.
+        key: The key of the request.
+    """
     _use(tx, replace(key, last_used_at=tx.clock.now()))
 
 
@@ -332,6 +370,10 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
 
     Returns None for a key that is unknown, revoked or expired, or whose user is disabled or
     deleted.
+
+    Args:
+        tx: The transaction.
+        hash: The keyed hash of the key that the request sent (see `hash_of`).
     """
     row = tx.first(_BY_HASH, {"hash": hash})
     if row is None:

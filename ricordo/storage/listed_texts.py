@@ -38,6 +38,9 @@ def block_of(row: Row[object]) -> Block:
     """Return the block of a row that begins with LISTED_COLUMNS and has LENGTH.
 
     Its text may be only the beginning.
+
+    Args:
+        row: A row of a select that begins with LISTED_COLUMNS.
     """
     return _ROWS.of(row[: len(LISTED_COLUMNS)])
 
@@ -48,6 +51,11 @@ def listed_texts(
     """Return the blocks of a list by id, with as much of their texts as fits.
 
     A block may be listed several times.
+
+    Args:
+        tx: The transaction.
+        listed: The blocks with the beginnings of their texts.
+        lengths: The whole length of each block's text in characters, by id.
     """
     times = Counter(block.id for block in listed)
     blocks_by_id = {block.id: block for block in listed}

@@ -82,7 +82,12 @@ class MemorySize:
 
 
 def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, ChainOwner]:
-    """Return the owners of these chains by chain id."""
+    """Return the owners of these chains by chain id.
+
+    Args:
+        tx: The transaction.
+        chain_ids: The chains; deleted ones are left out.
+    """
     statement = (
         select(chains.c.id, chains.c.owner_kind, chains.c.owner_id, _OWNER_NAME.label("name"))
         .outerjoin(users, _IS_USER)
@@ -260,7 +265,12 @@ def blocks_of_chain(tx: Transaction, chain_id: str) -> Sequence[Row[Any]]:
 
 
 def blocks_with_ids(tx: Transaction, ids: Sequence[str]) -> Sequence[Row[Any]]:
-    """Return these blocks by label, with the columns of `blocks_of_chain`."""
+    """Return these blocks by label, with the columns of `blocks_of_chain`.
+
+    Args:
+        tx: The transaction.
+        ids: The blocks. At most 500 rows are returned.
+    """
     return _listed(tx, blocks.c.id.in_([*ids])) if ids else []
 
 
@@ -276,7 +286,13 @@ def _listed(tx: Transaction, condition: ColumnElement[bool]) -> Sequence[Row[Any
 
 
 def beginnings(tx: Transaction, chain_id: str, limit: int) -> list[str]:
-    """Return the beginnings of a chain's texts; texts about the person come first."""
+    """Return the beginnings of a chain's texts; texts about the person come first.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        limit: The most texts. Each has at most 2,000 characters; skills are left out.
+    """
     is_about = case((blocks.c.label.in_(_ABOUT_THE_PERSON), 0), else_=1)
     statement = (
         select(func.substr(blocks.c.value, 1, _LONGEST_BEGINNING).label("text"))
@@ -288,7 +304,12 @@ def beginnings(tx: Transaction, chain_id: str, limit: int) -> list[str]:
 
 
 def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:
-    """Return the labels of deleted blocks that were not restored."""
+    """Return the labels of deleted blocks that were not restored.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+    """
     is_deleted = (blocks_log.c.chain_id == chain_id) & blocks_log.c.deleted_label.is_not(None)
     is_back = select(blocks.c.label).where(blocks.c.chain_id == chain_id)
     statement = select(blocks_log.c.deleted_label).distinct().where(is_deleted).limit(MOST_NAMES)
@@ -300,6 +321,11 @@ def memory_in_numbers(tx: Transaction, user_id: str, chain_id: str) -> Mapping[s
     """Return the counts of a user's versions, blocks, messages and the like.
 
     The caller's access is checked before.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+        chain_id: The user's chain.
     """
     of_chain = select(chains.c.versions).where(chains.c.id == chain_id)
     conditions = {

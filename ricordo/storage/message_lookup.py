@@ -31,12 +31,20 @@ _RUNS_NAMED = (
 
 
 def is_of_runs(run_ids: Select[Any]) -> ColumnElement[bool]:
-    """Return the condition that a message belongs to one of the selected runs."""
+    """Return the condition that a message belongs to one of the selected runs.
+
+    Args:
+        run_ids: A select of run ids.
+    """
     return messages.c.run_id.in_(run_ids)
 
 
 def is_in_conversations(conversation_ids: Select[Any]) -> ColumnElement[bool]:
-    """Return the condition that a message is in one of the selected conversations."""
+    """Return the condition that a message is in one of the selected conversations.
+
+    Args:
+        conversation_ids: A select of conversation ids.
+    """
     return messages.c.conversation_id.in_(conversation_ids)
 
 
@@ -53,7 +61,12 @@ def ends_of_run() -> tuple[ScalarSelect[Any], ScalarSelect[Any]]:
 
 
 def ids_by_seq(tx: Transaction, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the ids of the messages with these seqs; deleted ones are left out."""
+    """Return the ids of the messages with these seqs; deleted ones are left out.
+
+    Args:
+        tx: The transaction.
+        numbers: The seqs. The caller's access to the messages is checked before.
+    """
     return {row.seq: row.id for row in tx.all(_IDS, {"numbers": list(numbers)})}
 
 

@@ -260,7 +260,13 @@ def rewrite(tx: Transaction, message: Message) -> None:
 
 
 def rewrite_searchable(tx: Transaction, message: Message) -> str:
-    """Store another text of a message that search still finds; return the text for search."""
+    """Store another text of a message that search still finds; return the text for search.
+
+    Args:
+        tx: The transaction.
+        message: The stored message with its new parts and its `created_at`. The index is not
+            changed here.
+    """
     text = indexed_text(message)
     columns = {
         "parts": parts_to_json(message.parts),
@@ -299,6 +305,9 @@ def searchable_text(message: Message) -> str:
 
     It is spoken or read text, without prompts, heartbeats and results of searches. Texts of
     pictures come last, each with a mark.
+
+    Args:
+        message: The message.
     """
     if message.role in ("system", "summary") or message.is_event:
         return ""
@@ -311,7 +320,11 @@ def searchable_text(message: Message) -> str:
 
 
 def indexed_text(message: Message) -> str:
-    """Return the searchable text as the database keeps it, without NUL."""
+    """Return the searchable text as the database keeps it, without NUL.
+
+    Args:
+        message: The message.
+    """
     return searchable_text(message).replace("\0", " ")
 
 

@@ -34,7 +34,12 @@ insert_access = _ROWS.insert
 
 
 def find(tx: Transaction, id: str) -> ApiKey | None:
-    """Return the grant with this id, of any person, even if it has ended."""
+    """Return the grant with this id, of any person, even if it has ended.
+
+    Args:
+        tx: The transaction.
+        id: The grant's id.
+    """
     grant = _ROWS.first(tx, _BY_ID, {"id": id})
     if grant and grant.hash.startswith(REFRESH):
         return grant
@@ -42,6 +47,12 @@ def find(tx: Transaction, id: str) -> ApiKey | None:
 
 
 def find_access(tx: Transaction, hash: str) -> ApiKey | None:
+    """Return the access key with this hash, even if it has ended; None if there is none.
+
+    Args:
+        tx: The transaction.
+        hash: The hash of the key, as it is stored.
+    """
     access = _ROWS.first(tx, _BY_HASH, {"hash": hash})
     if access and access.kind == "access":
         return access
@@ -49,7 +60,12 @@ def find_access(tx: Transaction, hash: str) -> ApiKey | None:
 
 
 def insert(tx: Transaction, grant: ApiKey) -> bool:
-    """Store a grant; return False if its id exists."""
+    """Store a grant; return False if its id exists.
+
+    Args:
+        tx: The transaction.
+        grant: The new grant, whose hash begins with the mark `REFRESH`.
+    """
     return tx.run(_INSERT, _ROWS.values(grant)) > 0
 
 
@@ -72,12 +88,17 @@ def revoke(tx: Transaction, id: str) -> None:
 
     Args:
         tx: The transaction.
-        id: The grant's id. For the id of another key only access keys with this creator are
-            deleted.
+        id: The grant's id. If there is no such grant, nothing happens.
     """
     tx.run(_REVOKE, {"this": id, **new_values({"revoked_at": tx.clock.now()})})
     delete_access(tx, id)
 
 
 def delete_access(tx: Transaction, id: str) -> None:
+    """Delete the access keys of a grant.
+
+    Args:
+        tx: The transaction.
+        id: The grant's id.
+    """
     tx.run(_DELETE_ACCESS, {"this": id})

@@ -26,7 +26,7 @@ def named(tx: Transaction, name: str) -> Organization | None:
 
     Args:
         tx: The transaction.
-        name: An id or a name, compared exactly.
+        name: An id or a name.
     """
     if "\0" in name:
         return None
@@ -38,7 +38,7 @@ def require(tx: Transaction, name: str) -> Organization:
 
     Args:
         tx: The transaction.
-        name: An id or a name, compared exactly.
+        name: An id or a name.
 
     Raises:
         NotFound: There is no such organization.
@@ -52,6 +52,12 @@ def require(tx: Transaction, name: str) -> Organization:
 
 
 def lock(tx: Transaction, id: str) -> None:
+    """Lock an organization until the transaction ends. Does nothing on SQLite.
+
+    Args:
+        tx: The transaction.
+        id: The organization.
+    """
     tx.lock(_LOCK, {"id": id})
 
 
@@ -75,9 +81,20 @@ def create(tx: Transaction, name: str) -> Organization:
 
 
 def page(tx: Transaction, page: Page) -> list[Organization]:
+    """Return one page of the organizations.
+
+    Args:
+        tx: The transaction.
+        page: The part of the list.
+    """
     return _ROWS.page(tx, None, page, _IS_REAL)
 
 
 def every_id(tx: Transaction) -> Sequence[str]:
+    """Return the ids of all organizations, the oldest first, without that of deleted rows.
+
+    Args:
+        tx: The transaction.
+    """
     statement = _ROWS.select.where(_IS_REAL).order_by(organizations.c.seq)
     return [organization.id for organization in _ROWS.all(tx, statement)]

@@ -247,6 +247,13 @@ def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
 
 
 def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
+    """Return the proposals that a step made, the oldest first.
+
+    Args:
+        tx: The transaction.
+        scope: The caller; proposals that the caller may not see are left out.
+        step_id: The step.
+    """
     if scope.subject_id is None:
         visible = []
     else:
@@ -296,7 +303,12 @@ def reopen(tx: Transaction, chain_id: str, label: str) -> None:
 
 
 def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:
-    """Return the chain's proposals that can still be decided, the oldest first."""
+    """Return the chain's proposals that can still be decided, the oldest first.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+    """
     return _proposals(tx, tx.all(_WAITING, {"chain_id": chain_id}))
 
 
@@ -358,7 +370,10 @@ def waiting_ids(tx: Transaction, chain_id: str, limit: int) -> list[str]:
 def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) -> dict[str, int]:
     """Return the number of waiting proposals in the chain by label.
 
-    With an author, only the author's proposals count.
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        author: Only proposals by this author count, compared by kind and id; None: all.
     """
     if author is None:
         rows = tx.all(_COUNTS, {"chain_id": chain_id})
@@ -372,7 +387,13 @@ def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) 
 def waiting_counts_by_owner(
     tx: Transaction, user_ids: Sequence[str], agent_ids: Sequence[str]
 ) -> dict[str, int]:
-    """Return the number of these agents' waiting proposals for each of these users."""
+    """Return the number of these agents' waiting proposals for each of these users.
+
+    Args:
+        tx: The transaction.
+        user_ids: The users whose memory it is. Those without proposals are missing.
+        agent_ids: The authors.
+    """
     statement = (
         select(chains.c.owner_id, func.count())
         .join(chains, chains.c.id == proposals.c.chain_id)
@@ -384,6 +405,14 @@ def waiting_counts_by_owner(
 
 
 def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> list[Proposal]:
+    """Return one page of the proposals that the caller may see.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list. A bounded page ends where the texts exceed the size of a list.
+        filters: The conditions.
+    """
     names = ("chain_id", "label", "status", "author_id", "run_id")
     fields = {name: getattr(filters, name) for name in names}
     equal = (proposals.c[name] == field for name, field in fields.items() if field is not None)
@@ -576,7 +605,11 @@ def are_untold(tx: Transaction, agent_id: str, user_id: str) -> bool:
 
 
 def expire(tx: Transaction) -> int:
-    """Mark some overdue proposals as expired, and return their number."""
+    """Mark some overdue proposals as expired, and return their number.
+
+    Args:
+        tx: The transaction.
+    """
     ids = [row.id for row in tx.all(_DUE, {"now": tx.clock.now()})]
     if ids:
         # A proposal that was decided meanwhile stays unchanged.

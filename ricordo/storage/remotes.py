@@ -77,6 +77,12 @@ def insert_one(tx: Transaction, remote: Remote) -> None:
 
 
 def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
+    """Return the chain's remotes, the oldest first.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain; the caller's access to it is checked before.
+    """
     return _REMOTES.all(tx, _OF_CHAIN, {"chain_id": chain_id})
 
 
@@ -92,6 +98,12 @@ def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
 
 
 def of_kind(tx: Transaction, kind: str) -> list[Remote]:
+    """Return the remotes of this kind, of all organizations.
+
+    Args:
+        tx: The transaction.
+        kind: The kind, such as "git".
+    """
     return _REMOTES.all(tx, _OF_KIND, {"kind": kind})
 
 
@@ -128,7 +140,11 @@ def chains_without(
 
 
 def organization_ids(tx: Transaction) -> list[str]:
-    """Return the ids of all organizations, without the organization that holds deleted rows."""
+    """Return the ids of all organizations, without the organization that holds deleted rows.
+
+    Args:
+        tx: The transaction.
+    """
     return [row.id for row in tx.all(_ORGANIZATIONS)]
 
 
@@ -161,4 +177,10 @@ def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
 
 
 def remove(tx: Transaction, remote: Remote) -> None:
+    """Delete a remote. Its content there stays.
+
+    Args:
+        tx: The transaction.
+        remote: The remote.
+    """
     tx.run(_DELETE, {"id": remote.id})

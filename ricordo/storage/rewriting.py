@@ -109,7 +109,13 @@ class RewrittenChain:
 
 
 def new_id_of(tx: Transaction, chain_id: str, id: bytes) -> bytes | None:
-    """Return the id that a rewritten version has now; None if it was not rewritten."""
+    """Return the id that a rewritten version has now; None if it was not rewritten.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        id: The 20 bytes of an id that a version had.
+    """
     current = id
     for _ in range(_MOST_REWRITINGS):
         row = tx.first(_TOMBSTONE, {"chain_id": chain_id, "id": current})

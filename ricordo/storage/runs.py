@@ -172,6 +172,10 @@ def joined(statement: Select[Any], run_id: ColumnElement[str]) -> Select[Any]:
     The values are None if the run or the conversation does not exist. The new columns are the run's
     status and ended_at, and the conversation's conversation_id, window, last_run_ended_at and
     last_stop_reason.
+
+    Args:
+        statement: The select to extend.
+        run_id: The column with the id of a run.
     """
     is_its = (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None)
     names = ("window", "last_run_ended_at", "last_stop_reason")
@@ -218,7 +222,12 @@ def begin_planned(tx: Transaction, run: Run) -> bool:
 
 
 def planned(tx: Transaction, agent_id: str) -> list[Run]:
-    """Return the agent's planned runs that have not begun, the oldest first."""
+    """Return the agent's planned runs that have not begun, the oldest first.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+    """
     return _RUNS.all(tx, _PLANNED, {"agent_id": agent_id})
 
 
@@ -277,16 +286,33 @@ def note_callback(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> N
 
 
 def forget_bodies(tx: Transaction, conversation_id: str) -> None:
+    """Forget the hashes of the request bodies of a conversation's runs.
+
+    So a request with an equal body is no repeat.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+    """
     tx.run(_FORGET_BODIES, {"new_body_hash": None, "in_conversation": conversation_id})
 
 
 def lock(tx: Transaction, run_id: str) -> Run | None:
-    """Lock the run until this transaction ends, and return it; None if there is none."""
+    """Lock the run until this transaction ends, and return it; None if there is none.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+    """
     return _RUNS.first(tx, _LOCK, {"run_id": run_id})
 
 
 def expired(tx: Transaction) -> list[Run]:
-    """Lock and return the open runs with an expired lease, the oldest first."""
+    """Lock and return the open runs with an expired lease, the oldest first.
+
+    Args:
+        tx: The transaction.
+    """
     return _RUNS.all(tx, _EXPIRED, {"now": tx.clock.now()})
 
 
@@ -359,6 +385,16 @@ def page(
     statuses: Sequence[str] = (),
     **equal: Any,
 ) -> list[Run]:
+    """Return one page of the runs that the caller may see.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        page: The part of the list.
+        agent_ids: Only runs of these agents; without any, of all agents.
+        statuses: Only runs with one of these statuses; without any, any status.
+        **equal: Values by column; None is ignored.
+    """
     if agent_ids:
         of_agents = runs.c.agent_id.in_(agent_ids)
     else:
@@ -447,7 +483,12 @@ def page_of_steps(
 
 
 def context_tokens(tx: Transaction, run_id: str) -> int | None:
-    """Return the tokens in the window at the run's last step; None if they were not counted."""
+    """Return the tokens in the window at the run's last step; None if they were not counted.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+    """
     row = tx.first(_LAST_STEP, {"run_id": run_id})
     if row:
         return row.prompt_tokens + row.completion_tokens or None
@@ -511,6 +552,12 @@ def events_after(
 
 
 def last_event(tx: Transaction, run_id: str) -> RunEvent | None:
+    """Return the last stored event of a run's stream; None if there is none.
+
+    Args:
+        tx: The transaction.
+        run_id: The run; the caller's access to it is checked before.
+    """
     return _EVENTS.first(tx, _LAST_EVENT, {"run_id": run_id})
 
 

@@ -88,10 +88,27 @@ def joined(statement: Select[Any], tool_id: ColumnElement[str]) -> Select[Any]:
 
 
 def lock(tx: Transaction, scope: Scope) -> None:
+    """Lock the organization, so that only one transaction at a time changes its tools.
+
+    Does nothing on SQLite.
+
+    Args:
+        tx: The transaction.
+        scope: The organization.
+    """
     tx.lock(_LOCK, {"id": scope.organization_id})
 
 
 def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:
+    """Store new tools.
+
+    Args:
+        tx: The transaction.
+        new: The tools, whose names are unused in their organization.
+
+    Raises:
+        Collision: A name is used.
+    """
     ROWS.insert(tx, *new)
 
 
@@ -169,7 +186,14 @@ def names(tx: Transaction, scope: Scope) -> list[str]:
 
 
 def replacement(missing: Sequence[str]) -> str:
-    """Return a hint for missing tools of the retired Letta V1 server; "" for others."""
+    """Return a hint for missing tools of the retired Letta V1 server; "" for others.
+
+    Args:
+        missing: Names of tools that do not exist.
+
+    Returns:
+        A sentence that begins with ". ".
+    """
     hints = list(dict.fromkeys(REPLACEMENTS[name] for name in missing if name in REPLACEMENTS))
     if hints:
         return f". Use {'; '.join(hints)}."
@@ -177,11 +201,22 @@ def replacement(missing: Sequence[str]) -> str:
 
 
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
+    """Return the agent's tools in order of attachment.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent; the caller's access to it is checked before.
+    """
     return tuple(ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id}))
 
 
 def of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, tuple[Tool, ...]]:
-    """Return the tools of each of these agents by id, in order of attachment."""
+    """Return the tools of each of these agents by id, in order of attachment.
+
+    Args:
+        tx: The transaction.
+        agent_ids: The agents; one without tools has an empty tuple.
+    """
     tools_by_seq: dict[str, dict[int, Tool]] = {id: {} for id in agent_ids}
     for row in tx.all(_OF_AGENTS, {"agent_ids": list(agent_ids)}):
         tool = ROWS.of(row[:-1])
@@ -279,11 +314,22 @@ def detach(tx: Transaction, agent_id: str, tool_id: str) -> bool:
 
 
 def detach_all(tx: Transaction, agent_id: str) -> None:
+    """Detach all tools from the agent.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent; the caller's access to it is checked before.
+    """
     tx.run(_DETACH_ALL, {"agent_id": agent_id})
 
 
 def delete_all(tx: Transaction, tool_ids: Sequence[str]) -> None:
-    """Delete these tools, which no agent has."""
+    """Delete these tools, which no agent has.
+
+    Args:
+        tx: The transaction.
+        tool_ids: The tools.
+    """
     tx.run(_DELETE_ALL, {"ids": list(tool_ids)})
 
 

@@ -1,7 +1,7 @@
 """Users: people with memory, each named by an id or by an identifier from another system."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,7 +85,7 @@ def named(tx: Transaction, organization_id: str, name: str) -> User | None:
     Args:
         tx: The transaction.
         organization_id: The organization.
-        name: An id or an identifier, compared in normal form. An id comes first.
+        name: An id or an identifier. If it matches two users, the user with this id is returned.
     """
     if "\0" in name:
         return None  # PostgreSQL would refuse the parameter
@@ -111,11 +111,20 @@ def require(tx: Transaction, scope: Scope, name: str) -> User:
 
 
 def unknown(name: str) -> NotFound:
+    """Return the error for a user who does not exist, or whom the caller may not know of.
+
+    Args:
+        name: The name that the caller sent. It is shown, cut to 255 characters.
+    """
     return NotFound(f'There is no user "{name[:_LONGEST]}". Check the name.')
 
 
 def user_id_of(identity_id: str) -> str:
-    """Return the id of the user whom older clients name by this identity."""
+    """Return the id of the user whom older clients name by this identity.
+
+    Args:
+        identity_id: An id such as `identity-<uuid>`.
+    """
     return f"user-{identity_id.removeprefix('identity-')}"
 
 
@@ -188,6 +197,12 @@ def require_fit_name(name: str, subject: str = "A user") -> None:
 
 
 def lock(tx: Transaction, user_id: str) -> None:
+    """Lock a user until the transaction ends. Does nothing on SQLite.
+
+    Args:
+        tx: The transaction.
+        user_id: The user. If there is none, nothing is locked.
+    """
     tx.lock(_LOCK, {"id": user_id})
 
 
@@ -223,7 +238,13 @@ def enabled_with_email(tx: Transaction, address: str) -> list[User]:
 
 
 def existing_ids(tx: Transaction, organization_id: str, ids: Sequence[str]) -> set[str]:
-    """Return the ids among these that belong to users of the organization."""
+    """Return the ids among these that belong to users of the organization.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization.
+        ids: Ids of users.
+    """
     if not ids:
         return set()
     rows = tx.all(_EXISTING, {"ids": list(ids), "organization_id": organization_id})
@@ -244,7 +265,11 @@ def shown_name_of(user_id: ColumnElement[str]) -> ScalarSelect[Any]:
 
 
 def is_among(user_ids: Select[Any]) -> ColumnElement[bool]:
-    """Return the condition that a user is one of those selected."""
+    """Return the condition that a user is one of those selected.
+
+    Args:
+        user_ids: A select of user ids.
+    """
     return users.c.id.in_(user_ids)
 
 
@@ -319,32 +344,36 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
     return new_user
 
 
-def change(tx: Transaction, scope: Scope, user: User) -> User:
-    """Store changes of a user. The memory stays, even under a new identifier.
+def change(tx: Transaction, scope: Scope, user_id: str, edit: Callable[[User], User]) -> User:
+    """Change a user, locked against other changes. The memory stays, even under a new identifier.
 
     Args:
         tx: The transaction.
         scope: The caller, who must see the whole organization.
-        user: The user with all fields as they are to be.
+        user_id: The user's id.
+        edit: Returns the changed user. It gets the user as stored when the lock is taken, so that
+            a change of one field keeps another request's change of a different field.
 
     Raises:
+        NotFound: There is no such user.
         Collision: The identifier is used, looks like another user's, or has the form of an id.
         Conflict: The user runs the server and would be disabled.
         Invalid: The name, the identifier or the e-mail address is wrong.
         Forbidden: The caller does not see the whole organization.
     """
     require_all_users(scope)
-    if user.id == LOCAL_USER and user.disabled_at is not None:
+    lock(tx, user_id)
+    stored = require(tx, scope, user_id)
+    changed = edit(stored)
+    if changed.id == LOCAL_USER and changed.disabled_at is not None:
         raise Conflict("This user runs the server and cannot be disabled.")
-    _require_sound(tx, user)
-    stored = named(tx, user.organization_id, user.id)
-    if stored and user.identifier != stored.identifier:
-        _require_distinct_name(tx, user.organization_id, user.identifier, user.id)
-    if stored:
-        user = replace(user, former=_former_names(stored, user))
-    _change(tx, user)
-    tx.run(_set_look, {"id": user.id, "new_look": _look(user)})
-    return user
+    _require_sound(tx, changed)
+    if changed.identifier != stored.identifier:
+        _require_distinct_name(tx, stored.organization_id, changed.identifier, user_id)
+    changed = replace(changed, former=_former_names(stored, changed))
+    _change(tx, changed)
+    tx.run(_set_look, {"id": user_id, "new_look": _look(changed)})
+    return changed
 
 
 def give_name(tx: Transaction, scope: Scope, identifier: str, person_name: str) -> User:
@@ -367,7 +396,11 @@ def give_name(tx: Transaction, scope: Scope, identifier: str, person_name: str) 
     ].strip()
     if not one_line or user.name != user.identifier or one_line == user.name:
         return user
-    return change(tx, scope, replace(user, name=one_line))
+
+    def with_name(stored: User) -> User:
+        return replace(stored, name=one_line) if stored.name == stored.identifier else stored
+
+    return change(tx, scope, user.id, with_name)
 
 
 def _former_names(stored: User, changed: User) -> tuple[str, ...]:

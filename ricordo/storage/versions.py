@@ -184,6 +184,15 @@ class VersionPlan:
 
 
 def insert_chain(tx: Transaction, chain: Chain) -> None:
+    """Store a new chain as it is, without versions.
+
+    Args:
+        tx: The transaction.
+        chain: The chain.
+
+    Raises:
+        Collision: The owner has a chain already.
+    """
     _CHAINS.insert(tx, chain)
 
 

@@ -53,7 +53,12 @@ class Docstring:
 
 
 def read_docstring(text: str, parameter_names: Collection[str]) -> Docstring:
-    """Read a docstring of a function with parameters of these names."""
+    """Read a docstring of a function with parameters of these names.
+
+    Args:
+        text: The docstring as it is in the source.
+        parameter_names: The function's parameters. Entries for other names stay in the description.
+    """
     reader = _Reader(inspect.cleandoc(text).splitlines(), frozenset(parameter_names))
     reader.read()
     description = "\n".join(line.rstrip() for line in reader.description_lines).strip()

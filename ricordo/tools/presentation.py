@@ -255,6 +255,10 @@ def given_arguments(arguments: Mapping[str, Any], schema: ToolSchema) -> dict[st
     """Return the arguments without optional ones that are null although their schema forbids null.
 
     Nested objects are treated in the same way.
+
+    Args:
+        arguments: The arguments of a call, which are not changed.
+        schema: The tool's schema, without added arguments.
     """
     present: dict[str, Any] = _without_nulls(dict(arguments), schema.parameters, schema.parameters)
     return present
@@ -301,6 +305,11 @@ def _by_tools(presentation: ToolPresentation) -> Sequence[tuple[str, frozenset[s
 
 
 def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return the messages with the thoughts before each tool call among its arguments.
+
+    Args:
+        messages: Messages of a model; they are not changed.
+    """
     return tuple(_thinking(message) if message.tool_calls else message for message in messages)
 
 

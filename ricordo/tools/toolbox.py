@@ -139,7 +139,11 @@ class ToolContext:
         return self.clearance.may_read(self.reader, source, label, text)
 
     def readable(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages of other conversations as the turn's model may see them."""
+        """Return messages of other conversations as the turn's model may see them.
+
+        Args:
+            messages: Messages that the user may see.
+        """
         return self.clearance.messages(messages, self.reader)
 
     @property
@@ -322,18 +326,30 @@ class Toolbox:
         return iter(self._tools.values())
 
     def unstored(self, name: str) -> ServerTool:
-        """Return the unstored tool of this name."""
+        """Return the unstored tool of this name.
+
+        Args:
+            name: The name of an existing unstored tool; another one raises KeyError.
+        """
         return self._unstored[name]
 
     def traits(self, tool: Tool) -> "ToolTraits":
-        """Return the traits of the tool's calls; without a function, calls do nothing."""
+        """Return the traits of the tool's calls; without a function, calls do nothing.
+
+        Args:
+            tool: A tool of an agent.
+        """
         executor = self.find(tool)
         if isinstance(executor, ServerTool):
             return executor
         return UNKNOWN_CALLS if executor else NO_CALLS
 
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
-        """Return the function or runner of this tool, if there is one."""
+        """Return the function or runner of this tool, if there is one.
+
+        Args:
+            tool: A tool of an agent.
+        """
         if tool.id == UNSTORED:
             return self._unstored.get(tool.name)
         offered = self._tools.get(tool.name)
@@ -342,7 +358,11 @@ class Toolbox:
         return self._runners.get(tool.tool_type)
 
     def runner(self, tool_type: ToolType) -> ToolRunner | None:
-        """Return the runner of stored tools of this type, if a plugin has one."""
+        """Return the runner of stored tools of this type, if a plugin has one.
+
+        Args:
+            tool_type: The type of a stored tool.
+        """
         return self._runners.get(tool_type)
 
     async def close(self) -> None:
@@ -501,7 +521,11 @@ def _whole(text: str) -> str:
 
 
 def schema_of(tool: Tool) -> ToolSchema:
-    """Return a stored tool's schema for models."""
+    """Return a stored tool's schema for models.
+
+    Args:
+        tool: The stored tool. Its JSON schema has at least `parameters`.
+    """
     schema = tool.json_schema
     return ToolSchema(tool.name, schema.get("description", tool.description), schema["parameters"])
 
@@ -553,6 +577,9 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     """Return a pydantic model of the function's parameters, without the context.
 
     Unknown arguments are refused by name.
+
+    Args:
+        function: The function of a tool; its first parameter is the context.
     """
     hints = get_type_hints(function, include_extras=True)
     parameters = dict(list(inspect.signature(function).parameters.items())[1:])
@@ -573,7 +600,12 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
 
 
 def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSchema:
-    """Return the function's schema for models."""
+    """Return the function's schema for models.
+
+    Args:
+        function: The function of the tool, whose docstring describes it.
+        arguments: The model of its parameters, from `arguments_model`.
+    """
     names = {str(field.alias) for field in arguments.model_fields.values()}
     summary = read_docstring(inspect.getdoc(function) or "", names).description
     schema = _plain(arguments.model_json_schema())
@@ -648,7 +680,12 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
 
 
 def unstored_tool(offered: ServerTool, organization_id: str) -> Tool:
-    """Return the stored form of a server's tool that no agent has attached."""
+    """Return the stored form of a server's tool that no agent has attached.
+
+    Args:
+        offered: A tool of a model profile, or another tool that is offered only in this turn.
+        organization_id: The organization of the agent.
+    """
     return _as_offered(
         Tool(UNSTORED, organization_id, offered.name, offered.tool_type, {}), offered
     )

@@ -14,7 +14,7 @@ OpenStage = Callable[..., Awaitable[Stage]]
 
 @pytest.fixture
 async def open_stage(store: SqliteStore, tmp_path: Path) -> AsyncIterator[OpenStage]:
-    """Opens a stage with the test's tools and runners.
+    """Yield a function that opens a stage with a test's tools and runners.
 
     `await open_stage(ServerTool(…), runners=[…])`.
     """

@@ -1,7 +1,7 @@
 """Conversations of an agent besides the default one.
 
-They have their prompts and models. Forks share messages, and a deletion keeps what a fork still
-needs.
+Each has its own prompt, and may have its own model. Forks share messages, and a deletion keeps the
+messages that a fork still needs.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ async def window_of(stage: Stage, id: str) -> list[Message]:
 
 
 async def texts_of(stage: Stage, thread: Conversation) -> list[str]:
-    """Return the messages of a conversation, from its beginning."""
+    """Return the texts of the user and the assistant in a conversation, oldest first."""
     whole = await stage.store.read(
         lambda tx: conversations.page_of_history(tx, Scope(), thread, EVERYTHING)
     )
@@ -136,7 +136,7 @@ async def test_a_conversations_model_settings_and_window_override_the_agents(
     assert of(model_settings={"temperature": None}).model_settings == replace(own, temperature=None)
     assert of(context_window=9_000).context_window == 9_000
     assert of(model="scripted/small").model_settings == own
-    # One provider gets this unchanged, another one may refuse it.
+    # `extra` is sent to its own provider unchanged, and another provider may refuse it.
     assert of(model="openai/gpt").model_settings == replace(own, extra={})
     made = await stored_conversation(stage, await thread(stage, agent, model="scripted/small"))
     assert (made.model, made.context_window) == ("scripted/small", 16_000)
@@ -386,9 +386,9 @@ async def test_messages_shared_by_forks_stay_until_the_last_fork_is_deleted(
     assert seen[1:] == ["one", "ONE", "two", "TWO", "three", "THREE"]
 
     await stop_and_delete(stage.runtime, Scope(), second.id)
-    # The fork's end is computed from its parent's end, and that from the root's end.
+    # The purge of the last fork added a job for its parent, and that job adds one for the root.
     await run_jobs(stage)
-    await run_jobs(stage)  # the second run is for the root's end
+    await run_jobs(stage)  # the second run purges the root
     assert await count(stage, "conversations") == 1
     assert await count(stage, "messages") == 1
     assert await texts_found(stage, agent, "one two three") == []

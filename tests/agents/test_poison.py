@@ -212,7 +212,8 @@ def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
     """
     text, quote = poison.text, poison.claim
     made: list[ToolCallPart] = []
-    # Only trusted sources hold quotes that no user said, so the policy does not refuse them here.
+    # A text that the agent itself said is trusted, so a guarded block would accept it. In this case
+    # that block is left out.
     guarding = [*LABELS.values()][poison.way == "said" :]
     for place, label in enumerate(guarding):
         ways: list[tuple[str, dict[str, Any]]] = [
@@ -313,7 +314,8 @@ def test_the_corpus_has_at_least_200_different_texts() -> None:
     assert len({(poison.way, poison.text) for poison in CORPUS}) == len(CORPUS)
 
 
-# Twelve texts of a family cover each of its templates, and each way of writing to each block.
+# The short form tries the first texts of a family, with different ways of writing to each block.
+# The long form tries all of them.
 @pytest.mark.parametrize(
     "most", [pytest.param(6, id="short"), pytest.param(99, id="long", marks=pytest.mark.soak)]
 )

@@ -62,7 +62,7 @@ async def stage(open_stage: OpenStage, elsewhere: Elsewhere) -> Stage:
         """Call another tool.
 
         Args:
-            tool: Which.
+            tool: The name of the tool.
             arguments: Its arguments.
         """
         result = await context.call_tool(tool, arguments)

@@ -22,7 +22,7 @@ class Api(NamedTuple):
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
     """Run a server for the tests of one module.
 
-    Take `server`, whose model is reset before each test.
+    Tests use the fixture `server`, which resets the model before each test.
     """
     with serving(tmp_path_factory.mktemp("data")) as server:
         yield server
@@ -38,14 +38,14 @@ def server(running_server: ServerInThread) -> ServerInThread:
 # Creating a client loads certificates, which takes longer than a test. So each module has one.
 @pytest.fixture(scope="module")
 def running_client(running_server: ServerInThread) -> Iterator[StrictLetta]:
-    """A client that the tests of one module share; take `client`."""
+    """A client that the tests of one module share; they use the fixture `client`."""
     with running_server.client() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def running_http(running_server: ServerInThread) -> Iterator[httpx2.Client]:
-    """A plain client that the tests of one module share; take `http`."""
+    """A plain client that the tests of one module share; they use the fixture `http`."""
     with running_server.http() as opened:
         yield opened
 

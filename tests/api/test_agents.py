@@ -186,7 +186,7 @@ def test_legacy_llm_configs_and_provider_specific_settings_are_accepted(
         {"model": "model", "provider_name": "scripted"},
     ):
         assert http.post("/v1/agents/", json={"llm_config": config}).json()["model"] == MODEL
-    # Settings that only a provider knows are kept among the settings.
+    # Settings that only one provider knows are stored and returned like the others.
     settings = {
         "provider_type": "openai",
         "verbosity": "low",

@@ -74,7 +74,7 @@ def test_a_turn_whose_agent_or_conversation_is_deleted_ends(
 ) -> None:
     keeper = new_agent(api)
     api.http.post(f"/v1/agents/{keeper}/messages", json={"input": "Hi."})
-    # The rows that every server creates once exist now.
+    # This creates the rows that a server creates only once.
     api.http.delete(f"/v1/agents/{new_agent(api)}")
     before = api.server.rows()
     agent = new_agent(api) if what == "agent" else keeper

@@ -72,7 +72,7 @@ MISSING = {
         GET /conversations/{no-conv}
         POST /conversations/{no-conv}/messages""",
 }
-# Enough of a body for every one of these routes, by the last word of its path.
+# A sufficient body for these routes, by the last word of the route's path.
 ENOUGH = {"messages": {"input": "Hello."}, "memory": {"text": "Tea"}, "passages": {"text": "Tea"}}
 ENOUGH |= {
     "stream": {"input": "Hello."},
@@ -243,8 +243,8 @@ def test_a_refusal_names_all_errors_and_does_not_repeat_the_input(http: httpx2.C
 def test_an_undecodable_or_too_deep_body_is_refused(
     http: httpx2.Client, agent: AgentState, content: bytes
 ) -> None:
-    # The parser uses the whole stack, so the garbage collector could not call other objects' code
-    # there.
+    # The parser uses the whole stack. If the garbage collector ran there, the code that it calls
+    # would find no room on the stack.
     gc.disable()
     try:
         answer = http.post(f"/v1/agents/{agent.id}/messages", content=content, headers=JSON)

@@ -150,7 +150,7 @@ def test_the_key_of_a_tool_call_ends_with_the_call_and_has_fewer_rights(
     locked_http: httpx2.Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # After this number of unknown keys from one address, each new one waits for a second.
+    # After many unknown keys from one address, each further one would wait for a second.
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
 
     def answers(http: httpx2.Client, key: str) -> list[int]:

@@ -191,7 +191,7 @@ def test_an_upgrade_separates_the_tags_of_an_older_version_by_user(shared: Share
 
 
 SECRET = "sk-1234567890abcdef1234567890abcdef"
-# The same for a caller without a user.
+# The same secret with an invisible character in it.
 HIDDEN_SECRET = SECRET.replace("k-", "k\u200b-")
 NESTED = {
     "note": f"my key is {SECRET}",

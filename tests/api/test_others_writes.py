@@ -36,7 +36,7 @@ MADE_AT = re.compile(rb'"made_at": "[^"]*"')
 UUID = re.compile(r"(\w+-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 EXPORT = "GET /v1/agents/{agent_id}/export"
 WORDS = ("vuqkzoqada", "passage", "whisper", "quartz", "noted", "imported")
-# Parameters of lists when the cursor is another user's: an id of that kind.
+# The kinds of another user's ids that are tried as the cursor of a list.
 CURSORS = (
     "message_id",
     "conversation_id",

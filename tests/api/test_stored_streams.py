@@ -1,6 +1,6 @@
-"""Streams that are stored while they are produced, and read from any number on.
+"""Streams that are stored while they are produced, and can be read from any event number on.
 
-Several readers, processes and restarts of a server read the same.
+All readers get the same bytes, also in other processes and after restarts of the server.
 """
 
 import asyncio

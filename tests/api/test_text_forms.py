@@ -176,7 +176,7 @@ def test_null_for_an_optional_tool_argument_counts_as_omitted(api: Api) -> None:
         (called,) = [one for one in answer if one["message_type"] == "tool_call_message"]
         assert "null" not in called["tool_call"]["arguments"]
     assert returned["tool_return"] == "a2x"
-    # The client gets the call as it is to be read too.
+    # A call of a client's tool is sent to the client without its nulls too.
     client_tool = {
         "name": "ask",
         "parameters": {

@@ -160,7 +160,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def send(http: httpx2.Client, method: str, path: str, body: Any) -> httpx2.Response:
-    """Send the body, again without a field that is refused."""
+    """Send the body, and repeat it without the fields that are refused."""
     for _ in range(6):
         answer = http.request(method, path, json=body)
         faults = answer.json().get("errors") if answer.status_code == 422 else None

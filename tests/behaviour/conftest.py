@@ -13,7 +13,7 @@ from tests.support.faults_wire import faults_of
 
 @pytest.fixture(scope="module")
 def running_scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """A scene that the tests of one module share; take `scene`."""
+    """A scene that the tests of one module share; they use the fixture `scene`."""
     with open_scene(tmp_path_factory.mktemp("data")) as opened:
         yield opened
 

@@ -535,7 +535,7 @@ def test_repeating_a_decision_after_its_turn_was_interrupted_continues_the_agent
 
 
 def _fail_after_results(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
-    """After the results of its calls, let the turn that got this answer fail or be cancelled."""
+    """Send this answer, and let its turn fail or be cancelled after the results of its calls."""
     if cause == "failed":
         scene.says(Answer({"error": {"message": "wrong key"}}, status=401))
         assert scene.post(agent, answer).status_code == 401
@@ -571,7 +571,7 @@ def test_an_approval_request_and_its_decision_can_be_streamed(
     assert told[0] == "ping"
     assert told[-3:] == ["approval_request_message", "stop_reason", "usage_statistics"]
     assert events[-3]["stop_reason"] == "requires_approval"
-    # The waiting call must not be adopted while another call runs.
+    # The waiting call must not be shown as an ordinary tool call.
     assert "tool_call_message" not in told
     whole = next(one for one in events[:-1] if one["message_type"] == "approval_request_message")
     call_id = (

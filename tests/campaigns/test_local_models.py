@@ -147,7 +147,7 @@ class Campaign:
             for message in answer.messages
             if message.role == "assistant" and message.text
         ]
-        # A model that returns nothing after a result twice ends its turn.
+        # If a model twice returns nothing after a result, its turn ends.
         if not shown and serving.outcomes["passing"] == failures:
             self.report.wrong.append(f"{note} has no answer")
         streamed = "".join(event.text for event in events if isinstance(event, TextDelta))

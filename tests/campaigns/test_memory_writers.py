@@ -49,7 +49,7 @@ USER = "ada"
 ADA = Actor("administrator", "user-ada", "Ada")
 SHARED = ("human", "goals", "courses/maths")
 COUNTER = "counter"
-_EVERY = 8  # One edit of this number counts up, since counting writers wait for each other.
+_EVERY = 8  # Only every eighth edit counts up, since writers that count wait for each other.
 _LINE = re.compile(r"writer (\d+): (\d+)")
 
 

@@ -32,7 +32,7 @@ TURNS = 8
 
 @dataclass(frozen=True)
 class Killed:
-    """The files of a server that was killed, its agent, and how many turns it acknowledged."""
+    """The files of a server that was killed, its agent, and the number of acknowledged turns."""
 
     folder: Path
     agent: str
@@ -87,7 +87,7 @@ async def facts(stage: Stage, agent: str) -> list[int]:
 
 @pytest.fixture
 async def killed(tmp_path: Path) -> Killed:
-    """A server with an agent that took some turns, as a kill leaves its files."""
+    """The files that a kill leaves of a server whose agent took some turns."""
     folder, running = tmp_path / "killed", tmp_path / "running"
     path = running / "ricordo.db"
     async with stage_on(path) as stage:
@@ -106,7 +106,7 @@ async def killed(tmp_path: Path) -> Killed:
 
 
 def cuts(log: bytes, step: int) -> Iterator[tuple[int, bytes]]:
-    """Yield lengths and logs: cut at page boundaries, some inside a page, some with a torn one."""
+    """Yield lengths and logs: cut at page boundaries, some inside a page, some with a torn page."""
     pages = (len(log) - _HEADER) // _FRAME
     for number in range(pages, -1, -step):
         end = _HEADER + number * _FRAME

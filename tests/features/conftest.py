@@ -40,7 +40,7 @@ __all__ = [
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_document() -> Iterator[None]:
-    """Let all apps with the same routes share their OpenAPI document, made in two seconds."""
+    """Let all apps with the same routes share one OpenAPI document: making it takes two seconds."""
     documents: dict[tuple[Any, ...], tuple[dict[str, Any], list[Any]]] = {}
     make = fastapi.applications.get_openapi
 

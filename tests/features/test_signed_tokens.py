@@ -1,4 +1,4 @@
-"""Signed tokens of other servers: which are valid, and why others are refused."""
+"""Signed tokens of other servers: valid ones, and the reasons for refusing others."""
 
 import hmac
 import time

@@ -353,7 +353,8 @@ def test_searches_and_exports_contain_nothing_of_the_other_user(world: World) ->
             )
         assert CANARY[user] in files
         world.require_none_of_the_other(user, files, "export")
-        # With user_id the operator, who sees everything, sees what the user sees.
+        # With `user_id` the operator, who may see everything, gets the answer that the user would
+        # get.
         for path in (
             "conversations/",
             "runs/",

@@ -265,7 +265,7 @@ def test_a_letta_import_redacts_secrets_and_writes_versions(server: ServerInThre
     loose = letta_database.made_id("block", "loose")
     assert state_of(server, loose) == ("loose", STORED)
     require_version(server, loose, "user", 1)
-    # One of the agent's two blocks had three texts.
+    # The agent's chain has three versions of this block, and one of the other block.
     require_version(server, letta_database.made_id("block", "human"), "user", 4)
 
 

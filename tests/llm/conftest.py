@@ -19,7 +19,7 @@ async def server() -> AsyncIterator[ModelServer]:
 
 @pytest.fixture
 async def connections() -> AsyncIterator[Connections]:
-    # With httpx's default of 5, Google's library does not recognize it as chosen.
+    # A timeout of 5 is httpx's default, which Google's library would not treat as a chosen one.
     opened = Connections(timeout=4)
     yield opened
     await opened.close()

@@ -63,8 +63,8 @@ _FILLS = (
     ),
     *("</tool_call>", "</think>", "<think>", "x<|", "[TOOL_CALLS]", "<invoke ", "</invoke>"),
 )
-# The short form reads a sample of the texts of each beginning, different ones for the next: each
-# filling occurs with several beginnings.
+# The short form reads a sample of the texts of each beginning, and other texts of the next
+# beginning. So each filling occurs with several beginnings.
 _SHARE = 63
 _STEP = 5
 _ENDS = ("", "]", "```", "}", "')]")

@@ -1,4 +1,4 @@
-"""Combining changes of one text: which can be combined, which collide, and which are the same."""
+"""Changes of one text: those that can be combined, those that collide, and equal ones."""
 
 import unicodedata
 from collections.abc import Callable
@@ -59,7 +59,8 @@ def test_collisions_do_not_depend_on_the_order_of_the_changes(
     if not removes_lines(base, first):
         assert not touch_same_lines(base, first, base, second)
         assert merged is not None
-        # Empty lines are ignored: a final newline makes one here, and no difference there.
+        # Empty lines are ignored: a final newline adds one to these lists, but is no change for a
+        # merge.
         assert {line for line in first.split("\n") if line not in base.split("\n")} <= {
             "",
             *merged.split("\n"),

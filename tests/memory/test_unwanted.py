@@ -1,4 +1,4 @@
-"""Rules of "Never remember": which lines are like a rule, and which edits they refuse."""
+"""Rules of "Never remember": the lines that are like a rule, and the edits that a rule refuses."""
 
 import pytest
 

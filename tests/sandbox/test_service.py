@@ -31,7 +31,7 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage.engine.work_folders import FOLDER, sweep
 from tests.support.sandboxes import bubblewrap
 
-# This is the folder of the sandbox that tests share.
+# Tests with this mark share one event loop, because they share one sandbox.
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 BACKENDS = ("bubblewrap", "landlock")
 ANSWERS = (

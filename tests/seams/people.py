@@ -1,7 +1,7 @@
 """A server on which everybody has a key: users, services, and a second organization.
 
-`world.ada` has data of every kind, and all of it holds her CANARY. No other caller may get it from
-any route.
+`world.ada` is the key of Ada, who has data of every kind, all of it with her CANARY. No other
+caller may get this data from any route.
 """
 
 import base64
@@ -363,7 +363,7 @@ class World(People):
         }
 
     def _talk(self) -> None:
-        """Run a turn about Ada in the background that stores a passage; return its traces."""
+        """Let Ada talk with the shared agent, which stores a passage; note all new ids."""
         agent = self.shared["agent_id"]
         made = self.ask(
             self.ada,
@@ -433,7 +433,7 @@ class World(People):
         return {"token": token["token"]}
 
     def _upload(self) -> None:
-        """Give the agent a folder of hers, and open its file."""
+        """Give the agent a folder of Ada's with an open file, and make her other files."""
         agent, made = self.shared["agent_id"], self.new_folder(CANARY, self.ada)
         self.ask(self.ada, "PATCH", f"/v1/agents/{agent}/folders/attach/{made['folder_id']}")
         self.ask(self.ada, "PATCH", f"/v1/agents/{agent}/files/{made['file_id']}/open")
@@ -527,7 +527,7 @@ class World(People):
         return {"skill_name": name}
 
     def new_skill_proposal(self, path: str, values: Mapping[str, str]) -> dict[str, str]:
-        """Make a skill with a proposal; `owner` is a part of the path of its routes."""
+        """Make a skill with a proposal, for the kind of owner that the route's path names."""
         kind: Any = "organization"
         id = ""
         if "{user_id}" in path:
@@ -561,7 +561,7 @@ class World(People):
 
     @property
     def secrets(self) -> set[str]:
-        """Return what no other caller may see: her canary, and the ids of her data."""
+        """Return the texts that no other caller may see: Ada's canary, and the ids of her data."""
         hers = {
             value
             for name, value in self.own.items()

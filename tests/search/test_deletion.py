@@ -52,7 +52,7 @@ async def forget(store: SqliteStore, ids: Sequence[str]) -> None:
 
 
 async def run_deletions(store: SqliteStore, most_writes: int = 10_000) -> int:
-    """Remove them from the index with at most this number of writes; return how many there were."""
+    """Unindex the deleted messages with at most this number of writes; return the count."""
     writes = 0
     while deletion := await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096)):
         for step in deletion.steps():

@@ -44,7 +44,7 @@ def unit(seed: int, dimension: int = 8) -> list[float]:
 
 
 def records(count: int, dimension: int = 8) -> list[VectorRecord]:
-    """The last ten are the only ones with a tag."""
+    """Return this number of records, of which only the last ten have a tag."""
     return [
         VectorRecord(n, unit(n, dimension), n, tags=("rare",) if n > count - 10 else ())
         for n in range(1, count + 1)
@@ -117,7 +117,7 @@ async def test_a_partition_that_has_grown_and_is_quiet_gets_an_index(
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
     assert (await documents(index))[0] == 1  # the records were written a moment ago
-    # A new index is in the state after a restart, and nothing is written to it.
+    # This new object is like an index after a restart: nothing was written through it.
     other = PgVectorIndex(store, QUICK)
     assert (await documents(other))[0] == 1
     await until(lambda: list(indexes().values()) == [True])
@@ -223,7 +223,8 @@ async def test_an_unfinished_index_is_removed_and_built_again(
     await index.upsert("archive-1", "model", records(50))
     index._not_before.clear()
     with psycopg.connect(server().url(name_in(server().shared_database()))) as old:
-        # Building waits for transactions that began before, so it is paused when it is stopped.
+        # The build waits for this older transaction, so the index is closed in the middle of the
+        # build.
         old.execute("SELECT count(*) FROM search_pgvector")
         old.execute("LOCK TABLE search_pgvector IN ROW EXCLUSIVE MODE")
         assert (await documents(index))[0] == 1

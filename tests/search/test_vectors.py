@@ -90,7 +90,8 @@ def test_vectors_added_later_are_found_as_if_all_were_added_at_once(count: int, 
 def test_a_similarity_does_not_depend_on_the_number_of_compared_vectors() -> None:
     """Matrix products of other shapes differ in the last digits.
 
-    For this reason two equal texts were once fourth and fifth, and once both fourth.
+    In an earlier version two equal texts were therefore sometimes fourth and fifth, and sometimes
+    both fourth.
     """
     for seed in range(6):
         some = rows(20, 256, seed=seed)

@@ -29,7 +29,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.run import Run
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import Scope, User
 from ricordo.errors import Collision, Invalid, NotFound, Unavailable
 from ricordo.memory import commit as committing
 from ricordo.memory.commit import file_passages
@@ -47,6 +47,7 @@ from ricordo.storage import (
     proposals,
     runs,
     tools,
+    users,
 )
 from ricordo.storage.engine import postgres as module
 from ricordo.storage.engine.database import check, open_store
@@ -56,6 +57,7 @@ from ricordo.storage.engine.seal import require_sound_dump
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import messages as messages_table
+from ricordo.storage.users import UserDraft
 from ricordo.tools.builtin import TOOLS
 from ricordo.tools.toolbox import Toolbox, sync_tools
 from tests.seams import make
@@ -521,6 +523,26 @@ async def test_a_passage_that_two_servers_delete_at_once_is_counted_once(
     with pytest.raises(NotFound, match=f"Passage with ID {doomed} not found"):
         await deleting
     assert (await store.read(lambda tx: archives.get(tx, Scope(), archive.id))).passage_count == 2
+
+
+async def test_a_user_disabled_while_another_field_changes_stays_disabled(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    """A request with a new name must not take an administrator's change back."""
+    user = await store.write(
+        lambda tx: users.create(tx, Scope(), UserDraft("ada", "ada", "ada@example.org"))
+    )
+
+    def disable(tx: Transaction) -> User:
+        return users.change(tx, Scope(), user.id, lambda stored: replace(stored, disabled_at=1))
+
+    async with kept_open(store, disable):
+        naming = asyncio.create_task(
+            other.write(lambda tx: users.give_name(tx, Scope(), "ada", "Ada Lovelace"))
+        )
+    changed = await naming
+    assert (changed.name, changed.disabled_at) == ("Ada Lovelace", 1)
+    assert await store.read(lambda tx: users.require(tx, Scope(), user.id)) == changed
 
 
 async def test_of_two_turns_that_start_at_once_one_reports_a_rejection(

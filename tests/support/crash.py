@@ -141,7 +141,7 @@ class _Campaign:
         return self.size.kills <= self.kills <= self.outcomes["broken"]
 
     async def run(self) -> None:
-        """Kill and start while clients talk, wait for rest, and let all agents answer."""
+        """Kill and start servers while clients talk; then let all agents answer."""
         limits = httpx2.Limits(max_connections=100, max_keepalive_connections=100)
         for server in self.servers:
             self.http.append(
@@ -246,7 +246,7 @@ class _Campaign:
             await asyncio.sleep(max(0.2, self.size.every / 4))
 
     async def _freeze(self) -> None:
-        """Freeze a server in a turn until another closed it and answered, then continue it."""
+        """Freeze a server in a turn until another server closed the turn and answered."""
         one, next_one = Said(self.agents[0], _FROZEN), self._new(self.agents[0], "next")
         self.said.append(one)
         first = asyncio.create_task(self._send(self.http[0], one, self._body(one, "")))
@@ -421,7 +421,7 @@ class _Campaign:
 
 
 async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> SimpleNamespace:
-    """Kill and start while clients talk, wait for rest, and check everything stored."""
+    """Kill and start servers while clients talk; then check all stored data, once all is idle."""
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     began = time.monotonic()
     model, luck, asked = (

@@ -92,6 +92,9 @@ class RequestPart(BaseModel):
         """Accept such an object in the form in which the server answers.
 
         Its other fields change nothing.
+
+        Args:
+            *answers: Response models of the same object.
         """
         cls.only_answered = cls.only_answered.union(*(answer.model_fields for answer in answers))
 
@@ -249,6 +252,9 @@ def often_absent(*names: str) -> ConfigDict:
     """Return the config of a stored answer that may lack these fields.
 
     The OpenAPI document lists all other fields of an answer as required.
+
+    Args:
+        *names: Names of fields of the response model.
     """
 
     def describe(schema: dict[str, Any]) -> None:
@@ -280,6 +286,14 @@ class ResponseModel(BaseModel):
 
         An attribute has the field's name, or the name in `From`. A field that is another model, or
         a list of one, is made from its source in the same way.
+
+        Args:
+            source: The object with the values; None if `fields` has them all.
+            **fields: Values that replace those of the source.
+
+        Raises:
+            TypeError: A field has no value, or the model lacks a field. It is a fault of the
+                caller.
         """
         key = (cls, type(source), *fields)
         recipe = _RECIPES.get(key)
@@ -336,7 +350,13 @@ def _recipe(model: type[ResponseModel], source: object, fields: Json) -> _Recipe
 def maker(annotation: Any) -> Callable[[Any], Any] | None:
     """Return a function that makes values of this type: a model or a list of one.
 
-    Returns None for a plain type. Answers that are already made are returned unchanged.
+    Answers that are already made are returned unchanged.
+
+    Args:
+        annotation: The type of a field of a response model.
+
+    Returns:
+        The function; None for a plain type.
     """
     if isinstance(annotation, type) and issubclass(annotation, ResponseModel):
         return lambda source: (
@@ -349,7 +369,11 @@ def maker(annotation: Any) -> Callable[[Any], Any] | None:
 
 
 def or_none(content: Any) -> Any:
-    """Return null for empty content."""
+    """Return null for empty content.
+
+    Args:
+        content: A value such as "" or [].
+    """
     return content or None
 
 

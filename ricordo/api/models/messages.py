@@ -273,13 +273,23 @@ class MessageFormat:
 
     @classmethod
     def from_json(cls, options: Json) -> "MessageFormat":
-        """Return the format of a request, or the format stored with its run."""
+        """Return the format of a request, or the format stored with its run.
+
+        Args:
+            options: The fields by their names in requests; missing ones have their defaults, and
+                others are ignored.
+        """
         fields = {name: options[wire] for wire, name in _WIRE_NAMES.items() if wire in options}
         if fields.get("types") is not None:
             fields["types"] = frozenset(fields["types"])
         return cls(**fields, shows_events=False)
 
     def keeps(self, message: Json) -> bool:
+        """Return whether a piece has one of the wanted types.
+
+        Args:
+            message: The piece as JSON.
+        """
         return self.types is None or message["message_type"] in self.types
 
 
@@ -303,7 +313,12 @@ def message_responses(messages: Iterable[Message], format: MessageFormat) -> lis
 def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
     """Return the text in a call of the speaking tool.
 
-    Returns None for any other call.
+    Args:
+        call: Any call of a tool.
+        format: The form that the reader wants. It names the speaking tool and its argument.
+
+    Returns:
+        The text, or JSON if the argument is no text; None for any other call.
     """
     if not format.speaks_by_tool or call.name != format.tool_name:
         return None

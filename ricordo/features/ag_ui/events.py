@@ -39,12 +39,23 @@ class EventEncoder:
         self._answered = answered
 
     def encode(self, event: Event) -> Iterator[Json]:
-        """Yield the events of AG-UI for an event of the turn, except for its end (see `end`)."""
+        """Yield the events of AG-UI for an event of the turn, except for its end.
+
+        The last event comes from `end`.
+
+        Args:
+            event: The next event of the turn, in order; text arrives in pieces.
+        """
         for part in self._parts.read(event):
             yield from self._events_of(part)
 
     def end(self, event: RunEnded | Failed, ids: Mapping[str, str]) -> Json:
-        """Return the last event. `ids` are the client's ids of thread and run."""
+        """Return the last event of the run.
+
+        Args:
+            event: The end of the turn, with its stored run.
+            ids: The client's ids, as `threadId` and `runId`; an error does not have them.
+        """
         usage = {"usage": [usage_json(event.run)]}
         if isinstance(event, Failed):
             return {"type": "RUN_ERROR", "message": event.message, "code": event.kind, **usage}
@@ -116,7 +127,11 @@ def _interrupt(call_id: str, name: str) -> Json:
 
 
 def usage_json(run: Run) -> Json:
-    """Return the tokens of a run."""
+    """Return the tokens of a run, as AG-UI's `usage` entry.
+
+    Args:
+        run: The run. Counts that its provider did not report become 0.
+    """
     usage = run.usage
     return {
         "inputTokens": usage.prompt_tokens,

@@ -127,31 +127,59 @@ save = _READINGS.updates("status", "portions_done", "attempts")
 def unread(tx: Transaction) -> list[tuple[str, str, str, str]]:
     """Return organization, agent, folder and file for each file that has no reading.
 
-    Only agents with sleeptime agents count.
+    Only agents with sleeptime agents count. At most 500 files are returned, oldest first.
+
+    Args:
+        tx: The transaction, or a read.
     """
     return [tuple(row) for row in tx.all(_NEW)]
 
 
 def add(tx: Transaction, new: Sequence[Reading]) -> None:
-    """Store new readings, except for files that have one already."""
+    """Store new readings, except for files that have one already.
+
+    Args:
+        tx: The transaction.
+        new: The readings; none changes nothing.
+    """
     tx.run(_ADD, [_READINGS.values(reading) for reading in new])
 
 
 def lock(tx: Transaction, reading_id: str) -> Reading | None:
+    """Lock the reading until the transaction ends; return None if it was deleted.
+
+    Args:
+        tx: The transaction.
+        reading_id: The reading.
+    """
     return _READINGS.first(tx, _LOCK, {"id": reading_id})
 
 
 def waiting(tx: Transaction) -> list[Reading]:
-    """Return the readings that are not done, oldest first."""
+    """Return the readings that are not done, oldest first.
+
+    Args:
+        tx: The transaction, or a read.
+    """
     return _READINGS.all(tx, _WAITING)
 
 
 def gone(tx: Transaction) -> list[Reading]:
-    """Return the readings whose folder was detached or whose file was deleted."""
+    """Return the readings whose folder was detached or whose file was deleted.
+
+    Args:
+        tx: The transaction, or a read.
+    """
     return _READINGS.all(tx, _GONE)
 
 
 def remove(tx: Transaction, reading_id: str) -> None:
+    """Delete a reading; a file that is still attached is then read again.
+
+    Args:
+        tx: The transaction.
+        reading_id: The reading.
+    """
     tx.run(delete(readings).where(readings.c.id == reading_id))
 
 
@@ -159,12 +187,24 @@ def restart(tx: Transaction, agent_id: str, folder_id: str) -> None:
     """Delete the ended readings of an agent's folder.
 
     Its files are then read again.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent for which the files were read.
+        folder_id: The folder.
     """
     is_of_folder = (readings.c.agent_id == agent_id) & (readings.c.folder_id == folder_id)
     tx.run(delete(readings).where(is_of_folder, ~_OPEN))
 
 
 def is_attached(tx: Transaction, agent_id: str, folder_id: str) -> bool:
+    """Return True if the agent has the folder attached.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_id: The agent.
+        folder_id: The folder.
+    """
     return tx.first(_FOLDER, {"agent_id": agent_id, "folder_id": folder_id}) is not None
 
 
@@ -172,17 +212,32 @@ def block_of(tx: Transaction, agent_id: str, folder_id: str) -> str | None:
     """Return the id of the block that was created for the folder, or None.
 
     Returns None also if the folder uses a block that a person created.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_id: The agent for which the folder's files are read.
+        folder_id: The folder.
     """
     row = tx.first(_BLOCK, {"agent_id": agent_id, "folder_id": folder_id})
     return row.block_id if row else None
 
 
 def note_block(tx: Transaction, block: DocumentBlock) -> None:
+    """Record that a block was created for a folder.
+
+    Args:
+        tx: The transaction that creates the block.
+        block: The agent, the folder and the block; the pair of agent and folder is new.
+    """
     tx.run(_ADD_BLOCK, asdict(block))
 
 
 def blocks_left(tx: Transaction) -> list[DocumentBlock]:
-    """Return the blocks whose folders were detached."""
+    """Return the blocks whose folders were detached.
+
+    Args:
+        tx: The transaction, or a read.
+    """
     return [
         DocumentBlock(row.organization_id, row.agent_id, row.folder_id, row.block_id)
         for row in tx.all(_BLOCKS_LEFT)
@@ -190,4 +245,10 @@ def blocks_left(tx: Transaction) -> list[DocumentBlock]:
 
 
 def forget_block(tx: Transaction, block: DocumentBlock) -> None:
+    """Delete the record of a block; the block itself stays.
+
+    Args:
+        tx: The transaction.
+        block: A record, from `blocks_left`.
+    """
     tx.run(delete(document_blocks).where(document_blocks.c.block_id == block.block_id))

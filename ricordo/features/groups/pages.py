@@ -220,7 +220,12 @@ async def _show(
 
 
 async def names_in(request: Request, groups: list[Any]) -> dict[str, str]:
-    """Return the names of all agents in these groups, by id."""
+    """Return the names of all agents in these groups, by id.
+
+    Args:
+        request: The request for the page. Agents that its caller may not use are left out.
+        groups: Groups as JSON, as the API returns them.
+    """
     ids = {id for group in groups for id in (*group["agent_ids"], group["manager_agent_id"]) if id}
     scope = request.scope[REQUEST_SCOPE]
     store = request.app.state.runtime.store

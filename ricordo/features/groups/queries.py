@@ -213,7 +213,12 @@ _change = _GROUPS.updates(*_CHANGING)
 def insert_group(tx: Transaction, group: Group) -> None:
     """Store a new group with its members.
 
-    Raises Collision if an agent is named twice.
+    Args:
+        tx: The transaction.
+        group: The group with its members' ids; its blocks are not stored here.
+
+    Raises:
+        Collision: An agent is named twice, or does not exist.
     """
     _GROUPS.insert(tx, group)
     _add_members(tx, group)
@@ -234,17 +239,35 @@ def change(tx: Transaction, group: Group, *, has_new_members: bool) -> None:
 
 
 def remove(tx: Transaction, group_id: str) -> None:
+    """Delete a group with its counters, marks and transcripts.
+
+    Args:
+        tx: The transaction.
+        group_id: The group. Settings of its agents are not changed here.
+    """
     tx.run(delete(groups).where(groups.c.id == group_id))
 
 
 def lock(tx: Transaction, group_id: str) -> None:
+    """Lock the group until the transaction ends.
+
+    Args:
+        tx: The transaction.
+        group_id: The group; a missing one has no effect.
+    """
     tx.lock(_LOCK, {"id": group_id})
 
 
 def get(tx: Transaction, scope: Scope, group_id: str) -> Group:
     """Return the group if the caller may use all its agents.
 
-    Raises NotFound.
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        group_id: The group.
+
+    Raises:
+        NotFound: There is no such group, or the caller may not use one of its agents.
     """
     statement = _GROUPS.select.where(
         groups.c.id == group_id, groups.c.organization_id == scope.organization_id
@@ -280,6 +303,12 @@ def page(
 
 
 def count(tx: Transaction, scope: Scope) -> int:
+    """Return the number of groups in which the caller may use all agents.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+    """
     return _GROUPS.count(tx, scope, *_is_usable(scope))
 
 
@@ -303,6 +332,10 @@ def at_turn_end(tx: Transaction, run: Run) -> EndedTurn | None:
     """Return the facts about an ended run for its agent's sleeptime agents.
 
     None means that the agent has no sleeptime agents.
+
+    Args:
+        tx: The transaction, or a read.
+        run: The run of the manager.
     """
     parameters = {
         "manager_agent_id": run.agent_id,
@@ -343,7 +376,12 @@ def of_managers(
 
 
 def of_member(tx: Transaction, agent_id: str) -> list[Group]:
-    """Return the groups in which the agent is a member."""
+    """Return the groups in which the agent is a member, oldest first.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_id: The member; groups that it only manages do not count.
+    """
     members = select(groups_agents.c.group_id).where(groups_agents.c.agent_id == agent_id)
     return _whole(
         tx, _GROUPS.all(tx, _GROUPS.select.where(groups.c.id.in_(members)).order_by(groups.c.seq))
@@ -351,10 +389,24 @@ def of_member(tx: Transaction, agent_id: str) -> list[Group]:
 
 
 def add_blocks(tx: Transaction, group_id: str, block_ids: Iterable[str]) -> None:
+    """Record blocks as shared by the group; repeated ones have no effect.
+
+    Args:
+        tx: The transaction.
+        group_id: The group.
+        block_ids: The blocks. They are not attached to agents here.
+    """
     tx.run(_ADD_BLOCK, [{"group_id": group_id, "block_id": id} for id in block_ids])
 
 
 def remove_block(tx: Transaction, group_id: str, block_id: str) -> None:
+    """Delete the record that the group shares this block.
+
+    Args:
+        tx: The transaction.
+        group_id: The group.
+        block_id: The block. It is not detached from agents here.
+    """
     tx.run(
         delete(groups_blocks).where(
             groups_blocks.c.group_id == group_id, groups_blocks.c.block_id == block_id

@@ -161,7 +161,16 @@ def change(tx: Transaction, scope: Scope, group_id: str, request: GroupUpdate) -
 
 
 def delete(tx: Transaction, scope: Scope, group_id: str) -> None:
-    """Delete a group; its agents and their messages stay. Raises NotFound."""
+    """Delete a group; its agents and their messages stay.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        group_id: The group.
+
+    Raises:
+        NotFound: The caller may not use such a group.
+    """
     queries.lock(tx, group_id)
     group = queries.get(tx, scope, group_id)
     _wake(tx, scope, group, group.agent_ids)
@@ -213,7 +222,11 @@ def detach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
 def buffer_of(group: Group) -> tuple[int, int]:
     """Return the limits for the window of the voice agent that manages the group.
 
-    These are the most messages, and the number that remains after older ones leave.
+    Args:
+        group: The group. If it sets no lengths, `VOICE_BUFFER` applies.
+
+    Returns:
+        The most messages, and the number that remains after older ones leave.
     """
     if group.max_message_buffer_length is None or group.min_message_buffer_length is None:
         return VOICE_BUFFER

@@ -207,7 +207,12 @@ def skip(tx: Transaction, group_id: str, user_id: str | None) -> None:
 
 
 def begin(tx: Transaction, mark: Mark) -> None:
-    """Store the message at which the reading of a conversation begins, if it has no mark."""
+    """Store the message at which the reading of a conversation begins, if it has no mark.
+
+    Args:
+        tx: The transaction.
+        mark: The new mark; an existing one is not changed.
+    """
     tx.run(_BEGIN, _MARKS.values(mark))
 
 
@@ -215,11 +220,22 @@ def say(tx: Transaction, mark: Mark) -> None:
     """Store the last message of a conversation that has to be read.
 
     An existing mark keeps its progress.
+
+    Args:
+        tx: The transaction.
+        mark: The mark. `said_to` is stored; `read_to` only if the conversation has no mark yet.
     """
     tx.run(_SAY, _MARKS.values(mark))
 
 
 def read(tx: Transaction, mark: Mark, read_to: int) -> None:
+    """Store the progress of a sleeptime agent in a conversation.
+
+    Args:
+        tx: The transaction.
+        mark: The mark, whose group, agent and conversation count.
+        read_to: The seq of the last message that was read.
+    """
     tx.run(_READ, _of_mark(mark) | {"new_read_to": read_to})
 
 
@@ -264,13 +280,26 @@ def last_read(tx: Transaction, group_ids: Sequence[str], user_id: str | None) ->
 
 
 def begun(tx: Transaction, agent_id: str) -> list[Transcript]:
-    """Return the agent's transcripts whose work has not ended, oldest first."""
+    """Return the agent's transcripts whose work has not ended, oldest first.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_id: The sleeptime agent; transcripts of all users are returned.
+    """
     return _TRANSCRIPTS.all(tx, _BEGUN, {"agent_id": agent_id})
 
 
 def page_of_transcripts(
     tx: Transaction, scope: Scope, page: Page, **equal: Any
 ) -> list[Transcript]:
+    """Return one page of transcripts that the caller sees.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        page: The part of the list, by creation.
+        **equal: Values that columns must have, such as `group_id`; None for any.
+    """
     return _TRANSCRIPTS.page(tx, scope, page, **equal)
 
 

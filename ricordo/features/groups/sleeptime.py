@@ -323,6 +323,11 @@ class Batch:
         return self.group.manager_type == "voice_sleeptime"
 
     def lines_of(self, message: Message) -> list[str]:
+        """Return the lines of one message in the form that this batch's agent reads.
+
+        Args:
+            message: A message of the manager's conversation; messages by the server give no lines.
+        """
         if self.is_numbered:
             return numbered_lines_of(message)
         return lines_of(message)
@@ -581,6 +586,8 @@ async def sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
 
     Args:
         runtime: The running server.
+        _job: The periodic job; it is not used.
+        _report: Not used.
     """
 
     def look(tx: Transaction) -> None:

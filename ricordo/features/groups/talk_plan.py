@@ -55,6 +55,11 @@ class TalkPlan:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TalkPlan":
+        """Return the plan from its stored form.
+
+        Args:
+            stored: The form that `to_json` returns.
+        """
         manager = stored.get("manager")
         members = tuple(Speaker(**member) for member in stored["members"])
         return cls(
@@ -79,6 +84,11 @@ class Entry:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "Entry":
+        """Return the entry from its stored form.
+
+        Args:
+            stored: The form that `to_json` returns.
+        """
         return cls(stored["agent_id"], stored["kind"], tuple(stored["run_ids"]))
 
 

@@ -40,7 +40,12 @@ yourself, in your own words, with the best of what they said."""
 
 
 def member_instructions(plan: TalkPlan, speaker: Speaker) -> str:
-    """Return the instructions of a member for its turn."""
+    """Return the instructions of a member for its turn.
+
+    Args:
+        plan: The talk, with all members.
+        speaker: The member whose turn it is.
+    """
     others = [member.name for member in plan.members if member.id != speaker.id]
     if others:
         company = f"the user and these other agents: {_listed(others)}"
@@ -53,13 +58,21 @@ def member_instructions(plan: TalkPlan, speaker: Speaker) -> str:
 
 
 def manager_instructions(plan: TalkPlan) -> str:
-    """Return the instructions of a dynamic group's manager; they describe each member."""
+    """Return the instructions of a dynamic group's manager; they describe each member.
+
+    Args:
+        plan: The talk, with all members and their descriptions.
+    """
     listed = "\n".join(f"- {_one_line(member.name)}{_described(member)}" for member in plan.members)
     return _section(_MANAGER.strip().format(listed=listed, about=_about(plan)))
 
 
 def supervisor_instructions(plan: TalkPlan) -> str:
-    """Return the instructions of a supervisor."""
+    """Return the instructions of a supervisor for its turn.
+
+    Args:
+        plan: The talk, with all members.
+    """
     names = _listed([member.name for member in plan.members])
     return _section(
         _SUPERVISOR.strip().format(count=len(plan.members), names=names, about=_about(plan))
@@ -78,6 +91,11 @@ def question_for_manager(names: Sequence[str], lines: Sequence[tuple[str, str]])
 
 
 def question_again(names: Sequence[str]) -> str:
+    """Return the question for a manager whose answer named no member.
+
+    Args:
+        names: The names of the members who may speak next.
+    """
     return _AGAIN.format(names=_listed(names))
 
 

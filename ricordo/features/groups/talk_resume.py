@@ -39,7 +39,14 @@ _LONGEST_PAUSE = 7 * DAY
 async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
     """Resume the talk that waited for this run's agent.
 
-    Returns None if no talk waited for it.
+    Args:
+        runtime: The running server. A server that is stopping resumes nothing.
+        answered_run: The member's run that continued after its approval; its metadata names the
+            group.
+
+    Returns:
+        The talk, which runs in the background; None if no talk waited for the run, or if it cannot
+        be resumed.
     """
     if runtime.is_stopping:
         return None
@@ -70,7 +77,12 @@ async def _start(runtime: Runtime, scope: Scope, answered_run: Run) -> StartedTa
 async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
     """Resume talks that no server is running, although their member got its answer.
 
-    Such talks were left by a killed server.
+    Such talks were left by a killed server. They run one after the other.
+
+    Args:
+        runtime: The running server.
+        _job: The periodic job; it is not used.
+        report: Counts the resumed talks.
     """
 
     def find(tx: Transaction) -> list[Run]:
@@ -91,7 +103,7 @@ def _scopes_of(tx: Transaction, run: Run) -> list[Scope]:
     """Return the scopes in which the talk may have started.
 
     The result is empty if the user is disabled. An agent that was created for one user talks with
-    that user, even if somebody else calls.
+    that user, even if another user calls.
     """
     everything = Scope(run.organization_id)
     if run.user_id is None:
@@ -106,7 +118,12 @@ HANDLER = JobHandler(KIND, resume_talks, every_seconds=_SECONDS)
 
 
 async def resume_after_answer(runtime: Runtime, run: Run) -> None:
-    """Resume the talk of an agent whose approval was answered outside of the group."""
+    """Resume the talk of an agent whose approval was answered outside of the group.
+
+    Args:
+        runtime: The running server.
+        run: A run that has ended; other runs than such an answer change nothing.
+    """
     if is_answer_elsewhere(run):
         await resume_talk(runtime, run)
 

@@ -72,7 +72,13 @@ class StartedTalk:
 def talk_conversation(scope: Scope, group: Group) -> str:
     """Return the id of the conversation for the user's talks with the group.
 
-    Raises Invalid for an empty group.
+    Args:
+        scope: The caller, whose user the talks belong to; without a user, all callers share one
+            conversation.
+        group: The group. Another leader gives another id.
+
+    Raises:
+        Invalid: No member can speak, or groups of this kind do not talk.
     """
     name = "/".join((group.id, require_leader(group), scope.subject or ""))
     return f"conv-{uuid5(NAMESPACE_URL, name)}"
@@ -81,7 +87,11 @@ def talk_conversation(scope: Scope, group: Group) -> str:
 def require_leader(group: Group) -> str:
     """Return the id of the agent that leads talks.
 
-    Raises Invalid if no member can speak, or if groups of this kind do not talk.
+    Args:
+        group: The group with its members.
+
+    Raises:
+        Invalid: No member can speak, the manager is missing, or groups of this kind do not talk.
     """
     if group.manager_type not in TALKING:
         if group.manager_agent_id:
@@ -338,7 +348,7 @@ def _after_answer(tx: Transaction, answered_run: Run, paused: Run | None) -> Tal
 
 
 def _is_leftover(talk: Run) -> bool:
-    """Return whether members may have missed texts of an ended talk.
+    """Return True if members may have missed texts of an ended talk.
 
     That is so if it was interrupted, failed, or was never resumed.
     """

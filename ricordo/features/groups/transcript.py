@@ -26,7 +26,11 @@ CUT = " … [{} more characters are in the history]"
 
 
 def lines_of(message: Message) -> list[str]:
-    """Return the lines of one message; texts by the server give no lines."""
+    """Return the lines of one message; texts by the server give no lines.
+
+    Args:
+        message: A message of any role. A line may contain line breaks of its text.
+    """
     if message.role in ("system", "summary"):
         return []
     if message.role == "user":
@@ -77,7 +81,13 @@ def _call(call: ToolCallPart) -> str:
 
 
 def shortened(line: str, most_tokens: int) -> str:
-    """Return the line, cut if it has more tokens than this."""
+    """Return the line, cut if it has more tokens than this.
+
+    Args:
+        line: The line.
+        most_tokens: The most tokens, at least 1. A cut line ends with a note on the missing text,
+            which is not counted.
+    """
     if text_tokens(line) <= most_tokens:
         return line
     beginning = line[: max(1, len(line) * most_tokens // text_tokens(line))]
@@ -85,7 +95,11 @@ def shortened(line: str, most_tokens: int) -> str:
 
 
 def transcript_event(lines: Sequence[str]) -> EventPart:
-    """Return the event that gives a sleeptime agent these lines to read."""
+    """Return the event that gives a sleeptime agent these lines to read.
+
+    Args:
+        lines: The lines of all messages, from `lines_of`, oldest first.
+    """
     return EventPart(
         "\n".join([_reminder("sleep_reminder"), "", "Messages:", *lines]), event="transcript"
     )

@@ -55,7 +55,11 @@ class Librarian:
     info = ModelInfo(LIBRARIAN, "ricordo", "librarian", "openai")
 
     async def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
-        """Yield the whole reply; with `request.stream`, first yield its words one by one."""
+        """Yield the whole reply; with `request.stream`, first yield its words one by one.
+
+        Args:
+            request: The request, which is all that the librarian reads.
+        """
         view = view_of(request)
         answer = _answer(request, view)
         if isinstance(answer, str):

@@ -173,7 +173,11 @@ class LibrarianView:
 
 
 def view_of(request: ModelRequest) -> LibrarianView:
-    """Return the librarian's view of a request."""
+    """Return the librarian's view of a request.
+
+    Args:
+        request: The request as any model gets it.
+    """
     messages = request.messages
     system = next((message.text for message in messages if message.role == "system"), "")
     spoken = _spoken_texts(messages)
@@ -264,6 +268,9 @@ def is_transcript(message: Message) -> bool:
     """Return True if the message is a transcript of another agent's conversation.
 
     An agent that works on another agent's memory gets such a message.
+
+    Args:
+        message: A message of the request.
     """
     return any(isinstance(part, EventPart) and part.event == "transcript" for part in message.parts)
 
@@ -272,6 +279,9 @@ def stored_words(text: str) -> str:
     """Return the words of a message or passage.
 
     JSON from programs and notes about a source are left out.
+
+    Args:
+        text: The text of a search result.
     """
     content = read_json(text)
     if isinstance(content, dict) and content.get("type") == "user_message":
@@ -282,7 +292,14 @@ def stored_words(text: str) -> str:
 
 
 def shown_blocks(system: str) -> tuple[ShownBlock, ...]:
-    """Return the blocks that the system prompt shows."""
+    """Return the blocks that the system prompt shows.
+
+    Args:
+        system: The text of the system message.
+
+    Returns:
+        The blocks in their order; none if the prompt has no section of memory.
+    """
     _, _, section = system[: max(system.rfind("</memory_blocks>"), 0)].partition("<memory_blocks>")
     return tuple(_shown_blocks(section))
 
@@ -305,10 +322,21 @@ def _shown_blocks(section: str) -> Iterator[ShownBlock]:
 
 
 def newer_name(tool: str) -> str:
+    """Return the present name of a tool that had another name; other names are returned unchanged.
+
+    Args:
+        tool: The name of a tool.
+    """
     return _NEWER.get(tool, tool)
 
 
 def note_of(label: str, line: str) -> Note:
+    """Return the note that a line of a block contains.
+
+    Args:
+        label: The label of the block.
+        line: The line as it is in the block.
+    """
     match = _QUOTED.match(line.strip())
     if match:
         return Note(label, line, match[2], match[1])
@@ -316,7 +344,11 @@ def note_of(label: str, line: str) -> Note:
 
 
 def object_in(text: str) -> dict[str, Any]:
-    """Return the JSON object in the text; an empty one if there is none."""
+    """Return the JSON object in the text; an empty one if there is none.
+
+    Args:
+        text: A text that may hold JSON, even damaged JSON.
+    """
     content = read_json(text)
     if isinstance(content, dict):
         return content
@@ -363,7 +395,11 @@ def _answers_in(message: Message) -> Iterator[str]:
 
 
 def rows_of(outcome: LibrarianCall) -> list[dict[str, Any]]:
-    """Return the results of a search that are users' words or passages."""
+    """Return the results of a search that are users' words or passages.
+
+    Args:
+        outcome: A call of a search tool with its result.
+    """
     listed = outcome.message
     if isinstance(listed, dict):
         listed = listed.get("results")

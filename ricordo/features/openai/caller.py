@@ -27,7 +27,17 @@ PREFIX = "open-webui:"
 async def acting(context: RequestContext) -> RequestContext:
     """If the request names an Open WebUI user, return the call on that user's behalf.
 
-    The headers count only if the key may act for users. Raises Forbidden.
+    The headers count only if the key may act for users.
+
+    Args:
+        context: The call. Its request gets the user's scope for the audit log.
+
+    Returns:
+        The call on the user's behalf; the same call if no user is named. In a GET request an
+        unknown user sees only shared data; in others the user is created.
+
+    Raises:
+        Forbidden: The headers are not signed as the settings require, or the user is disabled.
     """
     if not context.scope.may(IMPERSONATE) or USER_HEADER.decode() in context.request.headers:
         return context
@@ -73,7 +83,15 @@ def _user_of(headers: Mapping[str, str]) -> OpenWebUIUser | None:
 
 
 def verified_user(token: str, secret: str) -> OpenWebUIUser:
-    """Return the user that a token (JWT, HS256) of Open WebUI names. Raises Forbidden."""
+    """Return the user that a token of Open WebUI names.
+
+    Args:
+        token: A JWT, signed with HS256.
+        secret: The secret that Open WebUI and this server share.
+
+    Raises:
+        Forbidden: The token is not valid, has expired, or names no user.
+    """
     try:
         claims = read_token(token, [secret.encode()], algorithms=("HS256",), issuer=_ISSUER)
     except Invalid as error:

@@ -20,7 +20,13 @@ MOST = 500
 
 
 def chat_clearance(tx: Transaction, context: RequestContext, state: AgentState) -> Clearance:
-    """Return a clearance that knows the labelled texts of the agent and of its recent messages."""
+    """Return a clearance that knows the labelled texts of the agent and of its recent messages.
+
+    Args:
+        tx: The transaction.
+        context: The context of the request.
+        state: The agent in the conversation.
+    """
     runtime = context.runtime
     clearance = runtime.new_clearance()
     # The destination makes no difference, since only the labelled texts are used.
@@ -33,6 +39,14 @@ def chat_clearance(tx: Transaction, context: RequestContext, state: AgentState) 
 def labels_of_messages(
     tx: Transaction, context: RequestContext, agent_id: str
 ) -> Mapping[str, str]:
-    """Return the labels of the agent's recent messages with the user, by `answer_key`."""
+    """Return the labels of the agent's recent messages with the user, by `answer_key`.
+
+    Of answers with the same words, the newest label counts.
+
+    Args:
+        tx: The transaction, or a read.
+        context: The call, for the user that the messages are about.
+        agent_id: The agent.
+    """
     found = messages.labelled(tx, agent_id, context.scope.subject, MOST)
     return {answer_key(message.text): message.egress for message in found if message.egress}

@@ -95,7 +95,11 @@ def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, Answer
 
 
 def chat_summary(name: str) -> str:
-    """Return the name of the conversation that keeps a client's chat."""
+    """Return the name of the conversation that keeps a client's chat.
+
+    Args:
+        name: The client's id of the chat.
+    """
     return f"chat_{name}"
 
 
@@ -137,7 +141,12 @@ def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
 
 
 def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:
-    """Return the agents that the caller may use, the oldest first; hidden ones are left out."""
+    """Return the agents that the caller may use, the oldest first; hidden ones are left out.
+
+    Args:
+        tx: The transaction.
+        scope: The caller. Two agents with one name are named by their ids.
+    """
     rows = agent_lookup.shown(tx, scope)
     counts = Counter(row.name for row in rows)
     return [

@@ -101,6 +101,12 @@ class _EventWriter:
         self.has_text = False
 
     def event(self, kind: str, **fields: object) -> bytes:
+        """Return an event as server-sent bytes, with the next number.
+
+        Args:
+            kind: The event's type, such as "response.created".
+            **fields: The other fields of the event, as JSON.
+        """
         fields = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1
         return f"event: {kind}\n".encode() + b"data: %b\n\n" % orjson.dumps(fields)

@@ -156,6 +156,13 @@ async def create_embeddings(context: RequestContext, body: EmbeddingsRequest) ->
 
 
 def reader_of(context: RequestContext, turn_plan: ChatTurn) -> AnswerReader:
+    """Return a reader that turns the turn's events into the answer.
+
+    Args:
+        context: The call, for the clock and the server's address.
+        turn_plan: The request of the turn. The answer may link the page of its conversation, where
+            a person decides on waiting calls.
+    """
     request = turn_plan.request
     home = str(context.request.base_url).rstrip("/")
     page = f"{home}/ui/agents/{request.agent_id}/chat?conversation={request.conversation_id}"

@@ -23,6 +23,9 @@ def answer_key(text: str) -> str:
     """Return the words of an answer without formatting, for comparison.
 
     A text without words, such as "👍", is compared unchanged.
+
+    Args:
+        text: An answer as stored, or as a client shows it.
     """
     bare = _TAG.sub("", _DETAILS.sub("", text))
     compared_text = _NOT_A_WORD.sub("", bare).casefold()
@@ -44,7 +47,12 @@ def shown_before(chat: Sequence[ChatMessage], index: int) -> tuple[int, str]:
 
 
 def answers_of(tx: Transaction, run_ids: Sequence[str]) -> Mapping[str, str]:
-    """Return the stored answers of these runs by id; for a run without an answer, ""."""
+    """Return the stored answers of these runs by id; for a run without an answer, "".
+
+    Args:
+        tx: The transaction.
+        run_ids: The runs. The caller's access to them is checked before.
+    """
     answers = dict.fromkeys(run_ids, "")
     texts: dict[str, list[str]] = {}
     for message in messages.of_runs(tx, list(answers)) if answers else ():

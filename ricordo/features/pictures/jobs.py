@@ -55,7 +55,11 @@ class _Reading:
 
 @asynccontextmanager
 async def open_reading(runtime: Runtime) -> AsyncIterator[None]:
-    """Let each new message with pictures add a job, if the settings let pictures be read."""
+    """Let each new message with pictures add a job, if the settings let pictures be read.
+
+    Args:
+        runtime: The running server.
+    """
 
     def add(tx: Transaction, message: Message) -> None:
         if reader(runtime):
@@ -69,6 +73,9 @@ def reader(runtime: Runtime) -> str:
     """Return "tesseract" or "model"; "" if pictures are not read.
 
     tesseract needs a working sandbox.
+
+    Args:
+        runtime: The runtime with its sandbox.
     """
     mode = PictureSettings.current().picture_text
     if mode in ("auto", "tesseract"):
@@ -78,7 +85,12 @@ def reader(runtime: Runtime) -> str:
 
 
 def add_job(tx: Transaction, message: Message) -> None:
-    """Add the job that reads the message's pictures."""
+    """Add the job that reads the message's pictures.
+
+    Args:
+        tx: The transaction.
+        message: A stored message with pictures.
+    """
     new_job = Job(
         READ,
         message.organization_id,
@@ -225,7 +237,13 @@ async def _ask(runtime: Runtime, model: ChatModel, shown: Message, job: Job) -> 
 
 
 def tidy(text: str) -> str:
-    """Return the text without hidden characters and blank lines, cut to the longest length."""
+    """Return the text without hidden characters and blank lines, cut to the longest length.
+
+    The longest length is 4,000 characters.
+
+    Args:
+        text: The text that a program or a model read from a picture, which is untrusted.
+    """
     visible = without_hidden_text(normal_text(text)).replace("\f", "\n")
     lines = (" ".join(line.split()) for line in visible.split("\n"))
     return "\n".join(filter(None, lines))[:MOST_CHARACTERS].replace("\0", "")

@@ -63,7 +63,11 @@ def _may_write(request: Request, place: _Place) -> bool:
 
 
 async def show_own(request: Request) -> Response:
-    """Show the caller's skills."""
+    """Show the caller's skills.
+
+    Args:
+        request: The request of the page, whose path gets the caller's user.
+    """
     scope: Scope = request.scope[REQUEST_SCOPE]
     request.scope["path_params"] = {"user_id": scope.subject or scope.user_id}
     return await show_skills(request)

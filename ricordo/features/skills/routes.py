@@ -57,6 +57,17 @@ class _Owner:
         self.id = id
 
     def open(self, tx: Transaction, context: HttpCall, *, makes: bool = False) -> SkillOwner:
+        """Return the owner of skills, if the caller may know the owner.
+
+        Args:
+            tx: The transaction.
+            context: The call.
+            makes: Whether a missing user and a missing chain are created.
+
+        Raises:
+            NotFound: There is no such user or agent.
+            Invalid: No user can have this name.
+        """
         return service.open_owner(tx, context.scope, self.kind, self.id, makes=makes)
 
 

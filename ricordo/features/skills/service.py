@@ -113,7 +113,12 @@ def open_owner(
 
 
 def listed(tx: Transaction, owner: SkillOwner) -> list[StoredSkill]:
-    """Return the owner's skills by name, without their contents."""
+    """Return the owner's skills by name, without their contents.
+
+    Args:
+        tx: The transaction.
+        owner: The owner of the skills. There are none if the owner's chain is not stored.
+    """
     waiting = proposals.waiting_counts(tx, owner.chain.id)
     return [
         replace(listed_skill(block), waiting=waiting.get(block.label, 0))

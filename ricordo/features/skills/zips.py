@@ -22,7 +22,11 @@ _ADDED = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini")
 
 
 def to_zip(skill: Skill) -> bytes:
-    """Return the skill as a zip file. Equal skills give equal bytes."""
+    """Return the skill as a zip file. Equal skills give equal bytes.
+
+    Args:
+        skill: The skill with all of its files.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path, text in [(SKILL_FILE, skill.content), *sorted(skill.files.items())]:
@@ -35,6 +39,9 @@ def to_zip(skill: Skill) -> bytes:
 
 def from_zip(content: bytes) -> Skill:
     """Return the skill in a zip file. It may be in a folder of its name or in no folder.
+
+    Args:
+        content: The bytes of the zip file, which is untrusted.
 
     Raises:
         Invalid: The file is damaged, or has other entries than the texts of one skill.

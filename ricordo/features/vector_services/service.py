@@ -62,6 +62,9 @@ def conditions(filter_: VectorFilter) -> list[Condition]:
     """Return the filter as conditions (field, operator, value); all of them must hold.
 
     The operators are in, eq, any, gte and lte.
+
+    Args:
+        filter_: The filter. Its empty parts give no condition.
     """
     if filter_.all_tags:
         tags = [[tag] for tag in filter_.tags]
@@ -103,6 +106,11 @@ def by_size(items: Iterable[T], most_items: int, most_bytes: int) -> Iterator[li
 
 
 def floats(vector: Sequence[float]) -> list[float]:
+    """Return the numbers of a vector as Python floats, for JSON.
+
+    Args:
+        vector: The vector, of any numeric type.
+    """
     return [float(value) for value in vector]
 
 
@@ -176,11 +184,30 @@ class ServiceIndex(ABC):
             )
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
+        """Remove documents; those that the service lacks are ignored.
+
+        Args:
+            partition: The partition of the search index.
+            model: The handle of the model that made the vectors.
+            documents: The numbers of the documents.
+
+        Raises:
+            Unavailable: The service fails. Some documents may be removed then.
+        """
         namespace = namespace_of(self._prefix, partition, model)
         for numbers in portions(documents, self.MOST_ITEMS):
             await self._ask(partial(self._delete, namespace=namespace, documents=list(numbers)))
 
     async def drop(self, partition: str, model: str) -> None:
+        """Remove all documents of a partition and a model.
+
+        Args:
+            partition: The partition of the search index.
+            model: The handle of the model that made the vectors.
+
+        Raises:
+            Unavailable: The service fails.
+        """
         await self._ask(partial(self._drop, namespace=namespace_of(self._prefix, partition, model)))
 
     async def search(
@@ -289,6 +316,11 @@ class ServiceIndex(ABC):
         return Unavailable(f"{self._shown_name} {problem}")
 
     def failed(self, message: str) -> Unavailable:
+        """Return the error for a request that the service refused.
+
+        Args:
+            message: The service's message; it is quoted, cut, after the name of the service.
+        """
         return Unavailable(f"{self._shown_name} failed{self._quote(message)}.")
 
     def unreachable(self) -> Unavailable:

@@ -64,7 +64,11 @@ class Embedders(Registry[Embedder]):
     async def require(self, handle: str) -> EmbeddingInfo:
         """Describe an embedding model.
 
-        Raises NotFound if its provider has a list without this model.
+        Args:
+            handle: A handle of a caller.
+
+        Raises:
+            NotFound: There is no such provider, or its list lacks the model.
         """
         if handle in self._added:
             return self._added[handle].info
@@ -82,9 +86,14 @@ class Embedders(Registry[Embedder]):
     async def choose(self, handle: str | None) -> str | None:
         """Return the handle to store.
 
-        Returns None for the default, and for the retired server's default.
+        Args:
+            handle: A handle of a caller; None for the default.
 
-        Raises NotFound for an unknown handle, since falling back to another model would surprise.
+        Returns:
+            The handle; None for the default, and for the retired server's default.
+
+        Raises:
+            NotFound: The handle is unknown. Another model instead would be a surprise.
         """
         if handle is None or handle in ALIASES:
             return None
@@ -100,7 +109,11 @@ class Embedders(Registry[Embedder]):
         return added + [self._complete(info) for models in listed for info in self._infos(models)]
 
     def info(self, handle: str) -> EmbeddingInfo:
-        """Describe the model of a handle without a request, even if it is no longer usable."""
+        """Describe the model of a handle without a request, even if it is no longer usable.
+
+        Args:
+            handle: The handle that an agent or archive stores.
+        """
         try:
             return self.get(handle).info
         except NotFound:
@@ -185,7 +198,11 @@ class Models(Registry[ChatModel]):
     async def require(self, handle: str) -> ModelInfo:
         """Describe a model.
 
-        Raises NotFound if its provider has a list without this model.
+        Args:
+            handle: A handle of a caller.
+
+        Raises:
+            NotFound: There is no such provider, or its list lacks the model.
         """
         if handle in self._added:
             return self._added[handle].info
@@ -236,7 +253,11 @@ class Models(Registry[ChatModel]):
     def better_than(self, handle: str) -> str | None:
         """Return the default model if it is usable and better than the librarian.
 
-        Returns None if `handle` is not the librarian.
+        Args:
+            handle: The handle of an agent's model.
+
+        Returns:
+            The default's handle; None if it is no better, or if `handle` is not the librarian.
         """
         default = self.default()
         is_better = handle == LIBRARIAN and default.handle != LIBRARIAN and not default.fault

@@ -103,7 +103,11 @@ class OrganizationProviders:
         )
 
     async def of(self, organization_id: str) -> "OrganizationModels":
-        """Return an organization's models; providers are read again if the last reading is old."""
+        """Return an organization's models; providers are read again if the last reading is old.
+
+        Args:
+            organization_id: The organization.
+        """
         organization = self._organizations[organization_id]
         async with organization.reading:
             if self._now() - organization.read_at >= self._fresh_for:
@@ -111,24 +115,48 @@ class OrganizationProviders:
         return OrganizationModels(self, self._base, organization_id, organization.providers)
 
     def known(self, organization_id: str) -> "OrganizationModels":
-        """Return an organization's models from the last reading, without reading anything now."""
+        """Return an organization's models from the last reading, without reading anything now.
+
+        Args:
+            organization_id: The organization. Without an earlier reading it has only the models of
+                the settings.
+        """
         return OrganizationModels(
             self, self._base, organization_id, self._organizations[organization_id].providers
         )
 
     def forget(self, organization_id: str) -> None:
+        """Let the next call read the organization's providers again.
+
+        Args:
+            organization_id: The organization, after a change of its providers was stored.
+        """
         organization = self._organizations[organization_id]
         organization.read_at = -math.inf
         organization.changes += 1
 
     def require_usable(self, provider: OrganizationProvider, keys: Keys) -> None:
-        """Raise Invalid or Unsupported, naming the missing setting, if no call could be made."""
+        """Refuse a provider with which no call could be made, and name the missing setting.
+
+        Args:
+            provider: The provider before it is stored.
+            keys: Its keys.
+
+        Raises:
+            Invalid: A key, the address or the region is missing or malformed, or the address is
+                private.
+            Unsupported: Providers of this type cannot be called here.
+        """
         require_usable(provider, keys)
         if provider.base_url and not self._allow_private:
             require_public_host(httpx2.URL(provider.base_url).host, setting=PROVIDERS)
 
     def seal(self, keys: Keys) -> str | None:
-        """Return the keys encrypted for the store; None without keys."""
+        """Return the keys encrypted for the store; None without keys.
+
+        Args:
+            keys: The keys that a caller sent.
+        """
         secrets = {name: key for name, key in asdict(keys).items() if key}
         if secrets:
             return self._cipher.encrypt(orjson.dumps(secrets).decode())
@@ -137,7 +165,11 @@ class OrganizationProviders:
     def keys_of(self, provider: OrganizationProvider) -> Keys:
         """Return a stored provider's keys.
 
-        Raises Unavailable if this server cannot decrypt them.
+        Args:
+            provider: The stored provider, with its encrypted keys.
+
+        Raises:
+            Unavailable: This server cannot decrypt them.
         """
         if provider.secret is None:
             return Keys()
@@ -151,7 +183,14 @@ class OrganizationProviders:
             ) from None
 
     def require_free(self, name: str) -> None:
-        """Raise Conflict if the server itself has a provider of this name."""
+        """Refuse the name of a provider that the server itself has.
+
+        Args:
+            name: The name that an organization chose.
+
+        Raises:
+            Conflict: The server has a provider of this name, or the name is reserved.
+        """
         is_taken = name in RESERVED
         with suppress(NotFound):
             self._base.get(f"{name}/-")
@@ -162,9 +201,16 @@ class OrganizationProviders:
             )
 
     async def ask(self, provider: OrganizationProvider, keys: Keys | None = None) -> ModelList:
-        """Return the provider's list of models, read with these keys or the stored keys.
+        """Return the provider's list of models.
 
-        Raises ModelError, or Unsupported for a provider without a list.
+        Args:
+            provider: The provider, perhaps not stored yet.
+            keys: The keys to use; None for the stored ones.
+
+        Raises:
+            ModelError: The list cannot be read.
+            Unsupported: This kind of provider has no list.
+            Unavailable: The stored keys cannot be decrypted.
         """
         keys = self.keys_of(provider) if keys is None else keys
         target = added_provider(provider, keys)
@@ -185,7 +231,12 @@ class OrganizationProviders:
         self._organizations.clear()
 
     def lessons_of(self, organization_id: str, info: ModelInfo) -> LearnedModel:
-        """Return a model's lessons; other organizations cannot add to them."""
+        """Return a model's lessons; other organizations cannot add to them.
+
+        Args:
+            organization_id: The organization whose provider it is.
+            info: The model.
+        """
         return lessons_of(info, self._base.learned, organization_id)
 
     async def _read(self, organization_id: str, organization: _OrganizationConnections) -> None:
@@ -208,7 +259,11 @@ class OrganizationProviders:
     async def listed(self, provider: _CachedProvider) -> tuple[ModelInfo, ...] | None:
         """Return the provider's chat models, requested at most every five minutes.
 
-        Returns None if the list cannot be read.
+        Args:
+            provider: A provider of the last reading.
+
+        Returns:
+            The models; None if the list cannot be read.
         """
         models = await provider.list.read(lambda: self.ask(provider.stored))
         return models.chat if models else None
@@ -216,7 +271,16 @@ class OrganizationProviders:
     async def answer(
         self, organization_id: str, info: ModelInfo, request: ModelRequest
     ) -> AsyncGenerator[Chunk | ModelReply]:
-        """Call a model with the current key."""
+        """Call a model with the current key.
+
+        Args:
+            organization_id: The organization that pays for the call.
+            info: The model.
+            request: The request of the call.
+
+        Raises:
+            ModelError: The provider was removed, or the call failed. Its message quotes no key.
+        """
         models = await self.of(organization_id)
         if (match := models.find(info.handle)) is None:
             raise ModelError(
@@ -262,7 +326,11 @@ class OrganizationModels:
     def get(self, handle: str) -> ChatModel:
         """Return the model with this handle, without a request.
 
-        Raises NotFound for an unknown provider.
+        Args:
+            handle: A stored handle. The model itself may no longer exist.
+
+        Raises:
+            NotFound: The provider is unknown.
         """
         match = self.find(handle) if self._own_providers else None
         if match is None:
@@ -277,7 +345,11 @@ class OrganizationModels:
     async def require(self, handle: str) -> ModelInfo:
         """Describe a model.
 
-        Raises NotFound if its provider has a list without this model.
+        Args:
+            handle: A handle of a caller.
+
+        Raises:
+            NotFound: There is no such provider, or its list lacks the model.
         """
         if (match := self.find(handle)) is None:
             return await self._base.require(handle)
@@ -291,12 +363,20 @@ class OrganizationModels:
         return provider.info(name)
 
     def is_unlisted(self, handle: str) -> bool:
-        """Return whether the provider's list was never read but may say more about the model."""
+        """Return whether the provider's list was never read but may say more about the model.
+
+        Args:
+            handle: The handle of a model.
+        """
         match = self.find(handle) if self._own_providers else None
         return match[0].list.is_missing() if match else self._base.is_unlisted(handle)
 
     async def look_up(self, handle: str) -> None:
-        """Request the list of the model's provider, and wait at most two seconds."""
+        """Request the list of the model's provider, and wait at most two seconds.
+
+        Args:
+            handle: The handle of a model. An unknown one is no error here.
+        """
         with suppress(NotFound, TimeoutError):
             async with asyncio.timeout(LOOK_UP_SECONDS):
                 await self.require(handle)
@@ -306,6 +386,14 @@ class OrganizationModels:
         return [*await self._base.list(), *(info for listed in lists for info in listed or ())]
 
     def find(self, handle: str) -> tuple[_CachedProvider, str] | None:
+        """Return the organization's provider of this model, and the model's name.
+
+        Args:
+            handle: The handle of a model.
+
+        Returns:
+            None if no provider of the organization has the handle's first part as its name.
+        """
         name, _, model = handle.partition("/")
         provider = self._own_providers.get(name)
         return (provider, model) if provider and model else None

@@ -118,6 +118,12 @@ def folders_of(settings: Settings) -> tuple[Path, ...]:
 def read_beside(settings: Settings) -> Iterator[Transaction]:
     """Read one snapshot while a server may run, without writing or locking.
 
+    Args:
+        settings: The settings that name the database.
+
+    Yields:
+        A transaction that may only read.
+
     Raises:
         NotFound: There is no database.
         Conflict: Its schema is not that of this Ricordo.
@@ -260,13 +266,22 @@ def _servers_left(connection: Connection) -> int:
 
 
 def count_servers(connection: Connection) -> int:
+    """Return the number of connections of Ricordo servers to this PostgreSQL database.
+
+    Args:
+        connection: A connection, which is not counted.
+    """
     name = connection.engine.url.query["application_name"]
     return int(connection.execute(_COUNT_SERVERS, {"name": name}).scalar_one())
 
 
 @contextmanager
 def read_transaction(connection: Connection) -> Iterator[None]:
-    """Open a transaction that reads from one snapshot of the database."""
+    """Open a transaction that reads from one snapshot of the database.
+
+    Args:
+        connection: A connection outside a transaction.
+    """
     is_postgres = connection.dialect.name == "postgresql"
     with connection.begin():
         connection.exec_driver_sql(
@@ -324,7 +339,11 @@ def require_current(connection: Connection, address: str) -> None:
 
 
 def check(settings: Settings) -> DatabaseStatus:
-    """Check the database without changing or locking it."""
+    """Check the database without changing or locking it.
+
+    Args:
+        settings: The settings that name the database.
+    """
     if settings.postgres_url is None:
         return _check_file(settings.database_path)
     try:

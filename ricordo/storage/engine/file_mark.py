@@ -75,6 +75,11 @@ class _Signs:
 
 
 def mark_path(path: Path) -> Path:
+    """Return the path of the mark file of a database.
+
+    Args:
+        path: The database's file.
+    """
     return path.with_suffix(".mark")
 
 
@@ -118,11 +123,15 @@ def _mark_of(identity: int, mark: DatabaseMark | None, path: Path) -> DatabaseMa
 def find_missing_writes(path: Path) -> str:
     """Return a sentence if writes may be missing, else "".
 
-    No one may use the database meanwhile. That includes this process, since closing the file here
-    would release its locks.
+    Neither this nor another process may use the database meanwhile: closing the file here would
+    release its locks.
+
+    Args:
+        path: The database's file.
 
     Raises:
-        Unavailable: if writes are missing, or `-wal` belongs to another database.
+        Unavailable: Writes are missing, or `-wal` belongs to another database.
+        DatabaseFailed: The disk is full, so the last writes cannot be read.
     """
     any_mark = read_mark(path)
     file_signs = _signs_in_file(path)

@@ -400,9 +400,13 @@ def driver_url(url: str) -> URL:
 
 
 def first_connection(engine: Engine) -> Connection:
-    """Connect, or raise DatabaseFailed with the address and the reason.
+    """Connect, and report a failure with the address and the reason.
 
-    The address in the message has no password.
+    Args:
+        engine: An engine of `make_engine`.
+
+    Raises:
+        DatabaseFailed: The connection failed. The address in the message has no password.
     """
     try:
         return engine.connect()
@@ -418,6 +422,9 @@ def describe(connection: Connection) -> tuple[int, str, str, str | None]:
     """Return the database's bytes, the server's version, its name, and pgvector's version.
 
     pgvector's version is None if the server does not have it.
+
+    Args:
+        connection: A connection to the database.
     """
     size, name = connection.exec_driver_sql(
         "SELECT pg_database_size(current_database()), current_database()"
@@ -433,7 +440,11 @@ def describe(connection: Connection) -> tuple[int, str, str, str | None]:
 def read_only(url: str) -> Iterator[Connection]:
     """Connect for reading only.
 
-    Raises Unavailable, also for errors inside the `with` block.
+    Args:
+        url: An address like postgresql://user:password@host/name.
+
+    Raises:
+        Unavailable: The database cannot be used; also for errors inside the `with` block.
     """
     with plain_errors(psycopg, _ADVICE), first_connection(make_engine(url)) as connection:
         require_usable(connection)
@@ -451,7 +462,14 @@ def server_version(connection: Connection) -> str:
 
 
 def require_usable(connection: Connection) -> None:
-    """Raise Unavailable for an old server, another encoding, or a pooler without sessions."""
+    """Raise Unavailable for an old server, another encoding, or a pooler without sessions.
+
+    Args:
+        connection: A connection to the server.
+
+    Raises:
+        Unavailable: The server or the database does not fit. The message gives advice.
+    """
     version = server_version(connection)
     if int(version.split(".")[0]) < OLDEST:
         raise Unavailable(f"PostgreSQL {version} is too old. Ricordo needs {OLDEST} or newer.")

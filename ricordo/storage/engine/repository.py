@@ -133,7 +133,11 @@ class Repository(Generic[V]):
         return columns
 
     def of(self, row: Sequence[Any]) -> V:
-        """Return the entity of a row with exactly these columns."""
+        """Return the entity of a row with exactly these columns.
+
+        Args:
+            row: The values of `columns`, in their order.
+        """
         if not self._reads:
             return self._kind(*row)
         fields = list(row)
@@ -142,6 +146,15 @@ class Repository(Generic[V]):
         return self._kind(*fields)
 
     def insert(self, tx: Transaction, *entities: V) -> None:
+        """Store new entities; the columns get the values of their fields.
+
+        Args:
+            tx: The transaction.
+            *entities: The entities; without any, nothing happens.
+
+        Raises:
+            Collision: A unique value is used, or a referenced row is missing.
+        """
         rows = [self.values(entity) for entity in entities]
         tx.run(self._insert, rows[0] if len(rows) == 1 else rows)
 
@@ -198,7 +211,12 @@ class Repository(Generic[V]):
         return require_found(self.find(tx, scope, id), self._name, id)
 
     def by_ids(self, tx: Transaction, ids: Sequence[str]) -> list[V]:
-        """Return the entities with these ids, in order, without deleted ones."""
+        """Return the entities with these ids, in order, without deleted ones.
+
+        Args:
+            tx: The transaction.
+            ids: The ids. The caller's access is not checked.
+        """
         entities: dict[str, Any] = {
             entity.id: entity  # type: ignore[attr-defined]
             for entity in self.all(tx, self._by_ids, {"ids": list(ids)})
@@ -206,7 +224,12 @@ class Repository(Generic[V]):
         return [entities[id] for id in ids if id in entities]
 
     def by_numbers(self, tx: Transaction, numbers: Sequence[int]) -> list[V]:
-        """Return the entities with these numbers (`seq`), in order, without deleted ones."""
+        """Return the entities with these numbers (`seq`), in order, without deleted ones.
+
+        Args:
+            tx: The transaction.
+            numbers: The numbers. The caller's access is not checked.
+        """
         if not numbers:
             return []
         entities: dict[int, Any] = {
@@ -253,6 +276,11 @@ class Repository(Generic[V]):
         """Return a page with the entities of these numbers (`seq`), in order.
 
         The page may be bounded.
+
+        Args:
+            tx: The transaction.
+            numbers: The numbers on the page, in order.
+            page: The page, for its order and for the limit of bytes.
         """
         if page.is_bounded and numbers:
             sizes = {row.seq: row for row in tx.all(self._sizes, {"numbers": list(numbers)})}
@@ -524,6 +552,11 @@ def setter(table: sa.Table, *names: str, where: sa.ColumnElement[bool]) -> Updat
 
 
 def new_values(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters `new_<name>` for a statement of `setter`.
+
+    Args:
+        columns: The new values by column.
+    """
     return {f"new_{name}": content for name, content in columns.items()}
 
 
@@ -562,7 +595,11 @@ def tagged_with(
 
 
 def plain(record: Any) -> dict[str, Any]:
-    """Return a small dataclass as JSON, without fields at None."""
+    """Return a small dataclass as JSON, without fields at None.
+
+    Args:
+        record: A dataclass with fields that JSON can hold.
+    """
     return {name: content for name, content in asdict(record).items() if content is not None}
 
 

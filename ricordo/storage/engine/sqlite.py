@@ -199,7 +199,13 @@ def open_sqlite(
 def lock_file(path: Path) -> FileLock:
     """Take the lock for the one process that may use the database.
 
-    `release` frees it. Raises Conflict if another process has it.
+    `release` frees it.
+
+    Args:
+        path: The database's file; the lock is next to it.
+
+    Raises:
+        Conflict: Another process has the lock.
     """
     # The lock is not bound to a thread, since `close` frees it from a worker thread.
     lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False)
@@ -213,7 +219,14 @@ def lock_file(path: Path) -> FileLock:
 
 
 def make_private_file(path: Path) -> None:
-    """Create an empty file for its owner alone, unless it exists. Raises Unavailable."""
+    """Create an empty file for its owner alone, unless it exists.
+
+    Args:
+        path: The file. Its missing folder is made too.
+
+    Raises:
+        Unavailable: The file or its folder cannot be written.
+    """
     make_private_folder(path.parent)
     try:
         path.touch(mode=0o600)  # SQLite gives the same mode to its other files
@@ -225,7 +238,15 @@ def make_private_file(path: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Raise DatabaseFailed if this user may not write the files or their folder."""
+    """Raise DatabaseFailed if this user may not write the files or their folder.
+
+    Args:
+        path: The database's file; its other files and its folder are checked too. Missing files are
+            ignored.
+
+    Raises:
+        DatabaseFailed: One of them is read-only for this user.
+    """
     logs = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
     for file in (path.parent, path, *logs, path.with_suffix(".lock")):
         if not os.access(file, os.W_OK) and file.exists():
@@ -255,6 +276,14 @@ def _require_own(path: Path) -> None:
 
 
 def require_file(path: Path) -> None:
+    """Raise NotFound if there is no database file, or if it is empty.
+
+    Args:
+        path: The database's file.
+
+    Raises:
+        NotFound: It is missing or empty.
+    """
     if not path.exists() or not path.stat().st_size:
         raise NotFound(
             f"There is no database at {path}. Set RICORDO_DATA_DIR or RICORDO_DATABASE_URL to the "
@@ -266,7 +295,12 @@ def require_file(path: Path) -> None:
 def read_only(path: Path) -> Iterator[Connection]:
     """Connect for reading only.
 
-    Raises NotFound and Unavailable, also for errors inside the `with` block.
+    Args:
+        path: The database's file.
+
+    Raises:
+        NotFound: There is no such file.
+        Unavailable: It cannot be read; also for errors inside the `with` block.
     """
     require_file(path)
     engine = make_engine(path, "normal")
@@ -278,7 +312,11 @@ def read_only(path: Path) -> Iterator[Connection]:
 
 @contextmanager
 def unchanging_file(path: Path) -> Iterator[Connection]:
-    """Connect to a file that no one writes, such as a backup, and leave its bytes unchanged."""
+    """Connect to a file that no one writes, such as a backup, and leave its bytes unchanged.
+
+    Args:
+        path: The file, which SQLite opens as immutable.
+    """
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     engine = create_engine(
         "sqlite://",
@@ -292,6 +330,16 @@ def unchanging_file(path: Path) -> Iterator[Connection]:
 
 
 def first_connection(engine: Engine, path: Path) -> Connection:
+    """Connect, and report a failure with the path and the reason.
+
+    Args:
+        engine: An engine of `make_engine`.
+        path: The database's file, for the check and the message.
+
+    Raises:
+        Unavailable: The file is a database of another program.
+        DatabaseFailed: It cannot be opened.
+    """
     _require_own(path)
     try:
         return engine.connect()
@@ -303,6 +351,13 @@ def first_connection(engine: Engine, path: Path) -> Connection:
 
 
 def make_engine(path: Path, durability: str) -> Engine:
+    """Return an engine of the file; it opens nothing yet.
+
+    Args:
+        path: The database's file.
+        durability: "full" flushes to the disk at each commit. Any other value leaves that to
+            checkpoints.
+    """
     engine = create_engine(
         URL.create("sqlite", database=str(path)),  # not a text, since a path may contain ? # and %
         # With the isolation level None `_unit`, and not the driver, begins transactions.
@@ -330,6 +385,9 @@ def damage_of(connection: Connection) -> str:
     """Return the damage of a database as the end of a sentence; "" for none.
 
     It names the damaged tables, or quotes SQLite if they are unknown.
+
+    Args:
+        connection: A connection to the database.
     """
     finding = _finding(connection, "1")
     if finding == "ok":

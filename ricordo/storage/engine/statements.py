@@ -110,7 +110,11 @@ class PreparedStatement:
         }
 
     def read(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return the driver's rows, converted and with names."""
+        """Return the driver's rows, converted and with names.
+
+        Args:
+            rows: Rows as the driver returned them.
+        """
         if not self._reads:
             return [self._row(row) for row in rows]
         converted = []
@@ -241,6 +245,11 @@ class BulkInsert(PreparedStatement):
         self.sql = re.sub(r"%\((\w+)\)s", r"%(\1)b", self.sql)
 
     def bind_rows(self, rows: Sequence[Row]) -> Any:
+        """Return the driver's parameters for all rows: a list of values for each column.
+
+        Args:
+            rows: The parameters of each row, all with the same names.
+        """
         return self._bind({name: [row[name] for row in rows] for name in self._columns})
 
 

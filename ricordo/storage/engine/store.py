@@ -67,6 +67,10 @@ class Transaction:
     ) -> int:
         """Execute once, or once for each of several parameter sets.
 
+        Args:
+            statement: An INSERT, UPDATE or DELETE, built once, at import, if it has parameters.
+            parameters: The parameters by name, or a list of such sets. An empty list does nothing.
+
         Returns:
             The number of matched rows.
         """

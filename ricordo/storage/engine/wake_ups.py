@@ -55,21 +55,42 @@ _KEEP_WORKER = text(
 
 
 def are_used(tx: Transaction) -> bool:
+    """Return True if the workers are woken by procrastinate's jobs, which only PostgreSQL has.
+
+    Args:
+        tx: The transaction.
+    """
     return tx.connection.dialect.name == "postgresql"
 
 
 def are_missing(tx: Transaction) -> bool:
+    """Return True if a due job has no wake-up.
+
+    Args:
+        tx: The transaction.
+    """
     return bool(tx.all(_WITHOUT.bindparams(now=tx.clock.now(), limit=1)))
 
 
 def send_missing(tx: Transaction) -> None:
-    """Send wake-ups for due jobs that have none."""
+    """Send wake-ups for due jobs that have none, at most 500.
+
+    Does nothing while another server does this.
+
+    Args:
+        tx: The transaction.
+    """
     if tx.all(_ALONE)[0].is_alone:
         send(tx, tx.all(_WITHOUT.bindparams(now=tx.clock.now(), limit=_SENT_AT_ONCE)))
 
 
 def finish(tx: Transaction, numbers: Iterable[int]) -> None:
-    """Delete used wake-ups, and notify the workers if another wake-up with the same key waits."""
+    """Delete used wake-ups, and notify the workers if another wake-up with the same key waits.
+
+    Args:
+        tx: The transaction.
+        numbers: The ids of procrastinate's jobs.
+    """
     tx.all(_FINISH.bindparams(numbers=list(numbers)))
 
 
@@ -102,10 +123,21 @@ def delete_idle(tx: Transaction, suspects: set[int]) -> set[int]:
 
 
 def keep_worker(tx: Transaction, number: int) -> None:
-    """Mark this procrastinate worker as alive, even if another server counted it dead."""
+    """Mark this procrastinate worker as alive, even if another server counted it dead.
+
+    Args:
+        tx: The transaction.
+        number: The id of procrastinate's worker.
+    """
     tx.run(_KEEP_WORKER, {"id": number})
 
 
 def send(tx: Transaction, jobs: Iterable[Any]) -> None:
+    """Send a wake-up for each of these due jobs.
+
+    Args:
+        tx: The transaction.
+        jobs: Jobs or rows with `id` and `key`.
+    """
     if wake_ups := [{"id": job.id, "lock": job.key} for job in jobs]:
         tx.all(_SEND.bindparams(items=to_json(wake_ups)))

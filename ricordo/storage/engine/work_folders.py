@@ -182,9 +182,15 @@ def is_unused(path: Path) -> bool:
 
 
 def remove_tree(top: Path) -> None:
-    """Remove a folder of any depth. Raises OSError.
+    """Remove a folder of any depth.
 
     Subfolders are moved to the top first, so that no path gets too long.
+
+    Args:
+        top: The folder. Links in it are removed, and not followed.
+
+    Raises:
+        OSError: A file or folder in it cannot be removed.
     """
     while entries := list(top.iterdir()):
         for entry in entries:

@@ -369,8 +369,13 @@ def write_transaction(connection: Connection) -> Iterator[None]:
 def schema_of(connection: Connection, migrations: Sequence[Migration] | None = None) -> int:
     """Return the version of the schema, without creating anything; 0 if there is none.
 
+    Args:
+        connection: A connection to the database.
+        migrations: All migrations, of which the first names today's numbering; None: those of this
+            Ricordo.
+
     Raises:
-        Unavailable: if the schema is older than the first migration here, with another numbering.
+        Unavailable: The schema is older than the first migration here, with another numbering.
     """
     if not inspect(connection).has_table("schema_versions"):
         return 0

@@ -143,7 +143,7 @@ def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> 
     Args:
         name: The name of the table.
         *columns: Its columns, constraints and indexes.
-        erasure: The rule of the columns that have no rule of their own.
+        erasure: The default rule of the columns.
         **options: Further options of SQLAlchemy's Table.
     """
     return sa.Table(name, metadata, *columns, info={"erasure": erasure}, **options)
@@ -219,10 +219,22 @@ def reference(name: str, target: str) -> sa.Column[str]:
 
 
 def timestamps(*names: str, null: bool = False) -> list[sa.Column[int]]:
+    """Return columns with times in microseconds UTC.
+
+    Args:
+        *names: The names of the columns.
+        null: The columns may be NULL.
+    """
     return [sa.Column(name, sa.BigInteger, nullable=null, info=KEEP) for name in names]
 
 
 def numbers(*names: str, null: bool = False) -> list[sa.Column[int]]:
+    """Return columns with integers of 64 bits; 0 is the default if they may not be NULL.
+
+    Args:
+        *names: The names of the columns.
+        null: The columns may be NULL.
+    """
     default = None if null else sa.text("0")
     return [
         sa.Column(name, sa.BigInteger, nullable=null, server_default=default, info=KEEP)
@@ -292,6 +304,13 @@ def texts(*names: str, null: bool = True, erasure: Erasure | None = None) -> lis
 def json_value(
     name: str, default: str = "'{}'", *, erasure: Erasure | None = None
 ) -> sa.Column[object]:
+    """Return a column with a JSON value, which is never NULL.
+
+    Args:
+        name: The name of the column.
+        default: The default value as SQL: JSON in quotes.
+        erasure: The rule of the column; None: that of the table.
+    """
     return sa.Column(
         name, _Json, nullable=False, server_default=sa.text(default), info={"erasure": erasure}
     )
@@ -302,10 +321,24 @@ def error() -> sa.Column[object]:
 
 
 def git_id(name: str, *, null: bool = True) -> sa.Column[bytes]:
+    """Return a column with the 20 bytes of a git id.
+
+    Args:
+        name: The name of the column.
+        null: The column may be NULL.
+    """
     return sa.Column(name, sa.LargeBinary, nullable=null)
 
 
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
+    """Return an index of only those rows that meet a condition.
+
+    Args:
+        name: The name of the index.
+        *columns: The columns, in order.
+        where: The condition as SQL, the same on both databases.
+        unique: No two of these rows may have equal values.
+    """
     return sa.Index(
         name, *columns, unique=unique, sqlite_where=sa.text(where), info={"where": where}
     )

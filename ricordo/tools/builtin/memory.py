@@ -24,6 +24,10 @@ def now_active(context: ToolContext, change: str) -> str:
 
     wire fact: the first text is the retired Letta V1 server's. It is only true if the prompt is
     rendered before each step, as the retired server always did.
+
+    Args:
+        context: The context of the call; its step says when the prompt is rendered.
+        change: A few English words about the change, which follow "recompiled".
     """
     if context.step.shows_edits:
         return f"Your system prompt has been recompiled {change} and is now active in your context."
@@ -233,7 +237,15 @@ def propose_memory_edit(
 
 
 def refuse_line_numbers(name: str, text: str) -> None:
-    """Raise Invalid if a text repeats the prompt's line numbers or their note."""
+    """Raise Invalid if a text repeats the prompt's line numbers or their note.
+
+    Args:
+        name: The name of the argument, for the message.
+        text: The value of the argument.
+
+    Raises:
+        Invalid: The text has a line number with an arrow, or the note about such numbers.
+    """
     rest = "when calling memory tools (line numbers are for display purposes only)."
     if LINE_NUMBER_WARNING in text:
         raise Invalid(

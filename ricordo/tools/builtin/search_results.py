@@ -251,7 +251,11 @@ def _relevance(relevance: Relevance) -> dict[str, Any]:
 
 
 def time_ago(micros: int) -> str:
-    """Return a duration in its largest unit: `42s ago`, `3h ago`, `2d ago`."""
+    """Return a duration in its largest unit: `42s ago`, `3h ago`, `2d ago`.
+
+    Args:
+        micros: The time since then in microseconds; a negative one counts as 0.
+    """
     seconds = max(0, micros // SECOND)
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:
@@ -260,14 +264,24 @@ def time_ago(micros: int) -> str:
 
 
 def timestamp(micros: int, timezone: tzinfo, *, is_exact: bool = False) -> str:
+    """Return a time in ISO 8601, in a time zone.
+
+    Args:
+        micros: The time in microseconds UTC.
+        timezone: The time zone.
+        is_exact: Show microseconds; otherwise whole seconds.
+    """
     precision = "microseconds" if is_exact else "seconds"
     return to_datetime(micros).astimezone(timezone).isoformat(timespec=precision)
 
 
 def shares_seconds(moments: Iterable[int]) -> bool:
-    """Return whether two different times fall in one second.
+    """Return True if two different times fall in one second.
 
     Then only exact times show their order, and the later text may correct the earlier one.
+
+    Args:
+        moments: The times in microseconds UTC.
     """
     seconds = [moment // SECOND for moment in set(moments)]
     return len(set(seconds)) < len(seconds)

@@ -200,7 +200,7 @@ def test_an_approval_is_an_interrupt_and_only_a_yes_runs_the_call(
     assert result["toolCallId"] == interrupt["toolCallId"]
     if isinstance(payload, dict) and payload.get("editedArgs"):
         assert "I like tea." in server.model.requests[-1].messages[-1].tool_returns[0].content
-    # The same answer again gives the same run, which is sent once more.
+    # The same answer again returns the events of the same run. No second run begins.
     body = run_body(thread.id, resume=[answer])
     assert post(server, asking_agent, body)[-1]["outcome"] == {"type": "success"}
     assert len(server.model.requests) == 2

@@ -1,4 +1,4 @@
-"""Policies of blocks: a canary in each part of the prompt, and what each provider got."""
+"""Policies of blocks: a canary in each part of the prompt, and the texts that each provider got."""
 
 from typing import Any
 

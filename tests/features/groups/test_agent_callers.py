@@ -35,7 +35,7 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerI
 
 @pytest.fixture
 def guarded(guarded_server: ServerInThread) -> Iterator[Cast]:
-    """Agents on it, made by its operator."""
+    """Agents on the server with keys, made by its operator."""
     guarded_server.forget()
     with guarded_server.http(**bearer("operator")) as http:
         yield Cast(guarded_server, http)

@@ -22,7 +22,7 @@ from tests.features.groups.talking import (
 def moderated(
     api: Api, *names: str, choices: list[str], said: list[str] | None = None, **more: object
 ) -> tuple[str, str]:
-    """Make a dynamic group whose manager chooses these; return its id and the manager's."""
+    """Make a dynamic group whose manager makes these choices; return its id and the manager's."""
     chosen, words = deque(choices), deque(said or [])
 
     def answer(request: ModelRequest) -> Line:

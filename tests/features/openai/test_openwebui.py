@@ -126,7 +126,7 @@ def test_retrieved_documents_neither_fork_a_chat_nor_change_memory(
 ) -> None:
     """Open WebUI puts its retrieval template only before the last message.
 
-    So each message once looked edited.
+    In the next request the same message has no template, so it looks edited.
     """
     template = (
         "### Task:\nRespond to the user query using the provided context, incorporating inline citations.\n\n"

@@ -1,7 +1,7 @@
 """Answers in a JSON schema, and required calls.
 
 They are requested with OpenAI's and Pydantic's clients, and as LangChain, the AI SDK and Instructor
-do. The model is a scripted server: one follows the schema, one puts text around it, and one does
+do. The models are scripted servers: one follows the schema, one puts text around it, and one does
 not support schemas.
 """
 
@@ -225,8 +225,8 @@ def test_a_forced_client_tool_is_called(scene: Scene, client: OpenAI, model: str
         assert offered == ["Meeting"]
         forced = json.dumps(scene.asked[-1]["tool_choice"])
         assert any(word in forced for word in ("Meeting", "required", "any"))
-    # A text instead of a call is requested again as a call. A text that is the call's arguments
-    # counts as the call.
+    # If the model writes a text instead of the call, it is asked again for the call. A text that is
+    # the call's arguments counts as the call.
     scene.says(said_by(model, "On Monday."), called_by(model, FITS))
     made = client.chat.completions.create(
         model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named
@@ -324,8 +324,8 @@ async def test_pydantic_ai_agents_get_their_output(scene: Scene, kind: Any) -> N
         assert answer.output == Meeting(**FITS)
 
 
-# What the clients send, and how each reads the answer: written as langchain-openai, the AI SDK and
-# Instructor send them.
+# By client: the field in which it reads the answer, and its request, in the form in which
+# langchain-openai, the AI SDK and Instructor send it.
 REPLAYED: dict[str, tuple[str, Wire]] = {
     "LangChain with_structured_output(method='json_schema')": (
         "content",

@@ -74,7 +74,7 @@ def test_erasing_a_user_removes_their_pictures(server: ServerInThread, http: htt
 
 
 class SlowReader:
-    """A tesseract that has seen the picture, and writes its text when it is let go."""
+    """A fake tesseract that has read the picture, and waits for `end` before it writes the text."""
 
     def __init__(self, server: ServerInThread) -> None:
         self.is_reading = False

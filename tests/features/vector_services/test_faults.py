@@ -1,4 +1,4 @@
-"""Services that refuse, fail, are down, slow or something else.
+"""Services that refuse, fail, are down or slow, or are other servers.
 
 Each error is one clear sentence without a secret, and later calls work again.
 """

@@ -110,8 +110,8 @@ async def test_a_local_index_keeps_its_vectors_after_a_restart(tmp_path: Path) -
     await second.close()
 
 
-# The client leaves a file open that it could not lock; it is closed with the failed client, here
-# and now.
+# The client leaves a file open that it could not lock. The test collects the failed client at its
+# end, which closes the file.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 async def test_a_folder_in_use_is_reported_and_its_owner_continues(tmp_path: Path) -> None:
     owner, other = QdrantIndex(str(tmp_path)), QdrantIndex(str(tmp_path))

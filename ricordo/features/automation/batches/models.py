@@ -27,12 +27,25 @@ class BatchItemRequest(SendRequest):
 
 
 def turn_of(scope: Scope, request: BatchItemRequest) -> TurnRequest:
-    """Return the turn of a request. Raises Unsupported, Invalid."""
+    """Return the turn of a request.
+
+    Args:
+        scope: The caller who created the batch.
+        request: One request of the batch.
+
+    Raises:
+        Unsupported: The request has both `messages` and `input`, or neither.
+        Invalid: A message, a tool or a decision in the request cannot be used.
+    """
     return request_of(scope, request.agent_id, request)
 
 
 def callback_body(batch: Job) -> Json:
-    """Return the body of an ended batch's callback."""
+    """Return the body of an ended batch's callback.
+
+    Args:
+        batch: The job of the batch, which has ended.
+    """
     return {
         "job_id": batch.id,
         "status": JobResponse.of(batch)["status"],

@@ -34,6 +34,13 @@ _PROBLEM_LIMIT = 100
 
 
 def insert_all(tx: Transaction, job: Job, requests: Sequence[dict[str, Any]]) -> None:
+    """Store the requests of a new batch, numbered from 0.
+
+    Args:
+        tx: The transaction that adds the job.
+        job: The job of the batch, as it was stored.
+        requests: The requests as JSON, each with its `agent_id`.
+    """
     rows = [
         {
             "job_id": job.id,
@@ -49,7 +56,12 @@ def insert_all(tx: Transaction, job: Job, requests: Sequence[dict[str, Any]]) ->
 
 
 def waiting(tx: Transaction, job_id: str) -> dict[str, list[int]]:
-    """Return the numbers of unanswered requests, in order, by agent."""
+    """Return the numbers of unanswered requests, in order, by agent.
+
+    Args:
+        tx: The transaction, or a read.
+        job_id: The batch.
+    """
     numbers_by_agent: dict[str, list[int]] = {}
     unanswered = select(_c.agent_id, _c.number).where(_c.job_id == job_id, _c.status == "waiting")
     for row in tx.all(unanswered.order_by(_c.number)):
@@ -93,7 +105,14 @@ def save(
 
 
 def counts(tx: Transaction, job_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return the numbers of each batch's requests by status."""
+    """Return the numbers of each batch's requests by status.
+
+    A status without requests has no entry.
+
+    Args:
+        tx: The transaction, or a read.
+        job_ids: The batches; each has an entry in the result, maybe an empty one.
+    """
     counts_by_job: dict[str, dict[str, int]] = {job_id: {} for job_id in job_ids}
     request_count = func.count().label("requests")
     of_jobs = select(_c.job_id, _c.status, request_count).where(_c.job_id.in_(job_ids))
@@ -103,7 +122,16 @@ def counts(tx: Transaction, job_ids: Sequence[str]) -> dict[str, dict[str, int]]
 
 
 def problems(tx: Transaction, job_id: str) -> list[dict[str, Any]]:
-    """Return the first failed requests with their problems."""
+    """Return the first 100 failed requests with their problems.
+
+    Args:
+        tx: The transaction, or a read.
+        job_id: The batch.
+
+    Returns:
+        For each failed request its `number`, `agent_id`, `run_id` (None if no run began) and
+        `problem`.
+    """
     failed = select(_c.number, _c.agent_id, _c.run_id, _c.problem).where(
         _c.job_id == job_id, _c.status == "failed"
     )

@@ -96,25 +96,54 @@ def _sent_before(
 
 
 def get(tx: Transaction, scope: Scope, batch_id: str) -> Job:
-    """Return the batch. Raises NotFound."""
+    """Return the batch.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        batch_id: The id of the batch, which is that of its job.
+
+    Raises:
+        NotFound: The caller may not see such a job, or it is no batch.
+    """
     job = jobs.get(tx, scope, batch_id)
     return require_found(job if job.kind == RUN else None, "Batch", batch_id)
 
 
 def cancel(tx: Transaction, scope: Scope, batch_id: str) -> None:
-    """Cancel an open batch with its running turns. Raises NotFound, Conflict."""
+    """Cancel an open batch with its running turns, and add its callback.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        batch_id: The batch.
+
+    Raises:
+        NotFound: The caller may not see such a batch.
+        Conflict: The batch has already ended.
+    """
     get(tx, scope, batch_id)
     add_callback(tx, jobs.cancel(tx, scope, batch_id))
 
 
 def is_cancelled(tx: Transaction, job: Job) -> bool:
-    """Return True for a batch that was cancelled or deleted."""
+    """Return True for a batch that was cancelled or deleted.
+
+    Args:
+        tx: The transaction, or a read.
+        job: The batch as its worker took it; its present row is read.
+    """
     row = jobs.ROWS.find(tx, Scope(job.organization_id), job.id)
     return row is None or row.status == "cancelled"
 
 
 def add_callback(tx: Transaction, job: Job) -> None:
-    """Add the job that sends the batch's callback, once."""
+    """Add the job that sends the batch's callback, once.
+
+    Args:
+        tx: The transaction that ends the batch.
+        job: The batch; one without a callback address changes nothing.
+    """
     if job.payload["callback"].get("url"):
         # The id is a hash of the batch's id, so the job is added only once.
         job_uuid = UUID(bytes=sha256(job.id.encode()).digest()[:16], version=4)

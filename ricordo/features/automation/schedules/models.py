@@ -73,12 +73,23 @@ class LaterMessage(MessageRequest):
 
 
 def later_message(message: Json) -> NewMessage:
-    """Return a stored message as a message of its turn."""
+    """Return a stored message as a message of its turn.
+
+    Args:
+        message: One of `messages` in the form that `ScheduleRequest.sent` returns.
+
+    Raises:
+        Invalid: The message cannot be used, for example a part of it.
+    """
     return new_message(LaterMessage.model_validate(message))
 
 
 def message_format(message: Json) -> Json:
-    """Return the format in which the schedule's runs return messages."""
+    """Return the format in which the schedule's runs return messages.
+
+    Args:
+        message: The stored message of the schedule, as `ScheduleRequest.sent` returns it.
+    """
     return MessageFormat.from_json(message).to_json()
 
 
@@ -119,9 +130,18 @@ class ScheduleRequest(RequestModel):
 
 
 def next_time(schedule: Json, after: int) -> int | None:
-    """Return the schedule's next time after this time, in microseconds, or None.
+    """Return the schedule's next time after this time, in microseconds.
 
-    A schedule without a time zone comes from an older version, and is in UTC. Raises Invalid.
+    Args:
+        schedule: The stored schedule, as `ScheduleRequest.sent` returns it. A recurring one without
+            a time zone comes from an older version, and is in UTC.
+        after: A time in microseconds.
+
+    Returns:
+        The time; None if there is none, as for a single time that is past.
+
+    Raises:
+        Invalid: The cron expression or its time zone cannot be read.
     """
     if schedule["type"] == "recurring":
         expression = cron.read_stored(schedule["cron_expression"], schedule.get("timezone"))
@@ -152,6 +172,11 @@ class ScheduleResponse(ResponseModel):
 
     @classmethod
     def from_row(cls, row: ScheduledMessage) -> Json:
+        """Return the response for a schedule.
+
+        Args:
+            row: The stored schedule.
+        """
         return cls.of(row, next_scheduled_time=stamp(row.next_at))
 
 

@@ -99,30 +99,63 @@ def get(tx: Transaction, scope: Scope, agent_id: str, schedule_id: str) -> Sched
 
 
 def page(tx: Transaction, scope: Scope, page: Page, agent_id: str) -> list[ScheduledMessage]:
+    """Return one page of the agent's schedules.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller; schedules of other users are left out.
+        page: The part of the list, by creation.
+        agent_id: The agent. This function does not check that the caller may use it.
+    """
     return _ROWS.page(tx, scope, page, agent_id=agent_id)
 
 
 def lock(tx: Transaction, schedule_id: str) -> ScheduledMessage | None:
-    """Lock the schedule until the transaction ends; return None if it was deleted."""
+    """Lock the schedule until the transaction ends; return None if it was deleted.
+
+    Args:
+        tx: The transaction.
+        schedule_id: A schedule of any user.
+    """
     return _ROWS.first(tx, _LOCK, {"id": schedule_id})
 
 
 def count(tx: Transaction, agent_id: str) -> int:
-    """Return the number of the agent's schedules, of all users together."""
+    """Return the number of the agent's schedules, of all users together.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_id: The agent.
+    """
     return int(tx.all(_COUNT, {"agent_id": agent_id})[0].schedules)
 
 
 def delete_one(tx: Transaction, schedule_id: str) -> None:
-    """Delete the schedule with its waiting jobs."""
+    """Delete the schedule with its waiting jobs.
+
+    Args:
+        tx: The transaction.
+        schedule_id: A schedule of any user; the caller has checked the rights.
+    """
     tx.run(_DELETE, {"id": schedule_id})
     stored_jobs.delete_waiting(tx, schedule_id)
 
 
 def planned_after(tx: Transaction, time: int) -> list[ScheduledMessage]:
-    """Return the schedules whose next time is after this one."""
+    """Return the schedules of all organizations whose next time is after this one.
+
+    Args:
+        tx: The transaction, or a read.
+        time: A time in microseconds.
+    """
     return _ROWS.all(tx, _ROWS.select.where(schedules.c.next_at > time))
 
 
 def left_behind(tx: Transaction, before: int) -> list[ScheduledMessage]:
-    """Return schedules without a job whose next time is before this one."""
+    """Return schedules without a job whose next time is before this one.
+
+    Args:
+        tx: The transaction, or a read.
+        before: A time in microseconds. Schedules of all organizations are searched.
+    """
     return _ROWS.all(tx, _ROWS.select.where(schedules.c.next_at < before, ~_IS_AT_WORK))

@@ -1,6 +1,7 @@
 """Virtual environments for tools that need packages.
 
-A job builds each environment once. Environments that are unused for long are deleted.
+A job builds each environment once. Only a limited number is stored, and those that were unused
+longest are deleted.
 """
 
 import asyncio
@@ -26,8 +27,8 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.engine.work_folders import PACKAGES, open_work_folder
 
 KIND = "custom_tools.environment"
-_MOST = 20  # environments that are kept
-_SIZE = 2**30  # bytes of one
+_MOST = 20  # environments on one server
+_SIZE = 2**30  # the most bytes of one environment
 _SECONDS = 600  # time limit of pip
 _PATIENCE = 60.0  # seconds for which a call waits
 _LOOK = 0.2  # seconds between two checks
@@ -59,7 +60,12 @@ _PREFIXES = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
 def texts_of(requirements: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
-    """Return the requirements in pip's notation, sorted."""
+    """Return the requirements in pip's notation, sorted and without repetitions.
+
+    Args:
+        requirements: Each has a `name` and maybe a `version`, such as "1.2" or ">=1.2"; a bare
+            number means exactly this version. None means none.
+    """
     texts = set()
     for requirement in requirements or ():
         version = requirement.get("version") or ""
@@ -70,7 +76,15 @@ def texts_of(requirements: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...
 
 
 def add_build(tx: Transaction, scope: Scope, requirements: Sequence[str]) -> None:
-    """Add a job that builds the environment if it does not exist."""
+    """Add a job that builds the environment if it does not exist.
+
+    A build of the same packages that already waits is not added again.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, whose organization gets the job.
+        requirements: The packages, from `texts_of`.
+    """
     payload = {"requirements": list(requirements)}
     key = f"environment-{_key(requirements)}"
     jobs.add(tx, Job(KIND, scope.organization_id, payload, key, is_single=True, most_attempts=2))
@@ -89,7 +103,17 @@ class Environments:
     ) -> Path | None:
         """Return the interpreter that has these packages, after waiting for its build.
 
-        Raises Unavailable if the build takes too long, Invalid with the reason if it failed.
+        Args:
+            store: The server's store, which gets the job of the build.
+            scope: The caller, whose organization gets the job.
+            requirements: The packages, from `texts_of`; with none, no environment is needed.
+
+        Returns:
+            The path of the interpreter; None if there are no requirements.
+
+        Raises:
+            Unavailable: The build takes longer than a call waits.
+            Invalid: The build failed within the last minute; the message has the reason.
         """
         if not requirements:
             return None

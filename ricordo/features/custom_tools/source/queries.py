@@ -57,17 +57,35 @@ get = _ROWS.get
 
 
 def page(tx: Transaction, scope: Scope, page_request: Page) -> list[Variable]:
+    """Return one page of the organization's variables.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        page_request: The part of the list, by creation.
+    """
     return _ROWS.page(tx, scope, page_request)
 
 
 def of_organization(tx: Transaction, scope: Scope) -> Sequence[Variable]:
+    """Return all variables of the caller's organization, by name.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+    """
     return _ROWS.all(tx, _ALL, {"organization_id": scope.organization_id})
 
 
 def values_of(secret: Secret, variables: Sequence[Variable]) -> Mapping[str, str]:
     """Return the values by name.
 
-    Raises Unavailable if one was encrypted with another secret key.
+    Args:
+        secret: The server's secret key.
+        variables: The stored variables, with encrypted values.
+
+    Raises:
+        Unavailable: A value was encrypted with another secret key.
     """
     return {variable.name: secret.decrypt(variable.sealed) for variable in variables}
 
@@ -75,7 +93,15 @@ def values_of(secret: Secret, variables: Sequence[Variable]) -> Mapping[str, str
 def create(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
     """Store a new variable.
 
-    Raises Conflict for a name that is taken, and Invalid if there are too many variables.
+    Args:
+        tx: The transaction.
+        scope: The caller, who is recorded as the creator.
+        variable: The variable with its encrypted value. Its id, organization, authors and times are
+            set here.
+
+    Raises:
+        Conflict: The name is taken.
+        Invalid: There are too many variables.
     """
     now = tx.clock.now()
     created = replace(
@@ -95,6 +121,16 @@ def create(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
 
 
 def change(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
+    """Store a changed variable.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who is recorded as the author of the change.
+        variable: The stored variable with its changes; all columns that may change are written.
+
+    Raises:
+        Conflict: Another variable has the new name.
+    """
     _require_free(tx, variable)
     changed = replace(variable, updated_by=scope.user_id, updated_at=tx.clock.now())
     _update(tx, changed)
@@ -102,6 +138,16 @@ def change(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
 
 
 def remove(tx: Transaction, scope: Scope, id: str) -> None:
+    """Delete a variable.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        id: The variable.
+
+    Raises:
+        NotFound: The organization has no such variable.
+    """
     tx.run(_DELETE, {"id": get(tx, scope, id).id})
 
 

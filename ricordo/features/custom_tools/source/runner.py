@@ -73,9 +73,11 @@ class CustomTools:
             arguments: The arguments by name, as the model gave them.
 
         Raises:
-            Invalid: The arguments are nested too deeply.
+            Invalid: The arguments are nested too deeply, or the tool's packages cannot be
+                installed.
             Unsupported: The tool has no source, or uses a client of a server that has no port.
-            Unavailable: Its packages, its language or the sandbox are missing.
+            Unavailable: Its packages, its language or the sandbox are missing, or a variable was
+                encrypted with another secret key.
         """
         caller = Caller(context.scope, context.state, context.memory.blocks())
         call = call_of(tool, arguments, caller)
@@ -85,7 +87,14 @@ class CustomTools:
     async def prepare(self, store: Store, call: ToolCall) -> ToolCall:
         """Add the organization's variables and the interpreter with its packages.
 
-        Raises Unavailable if the packages are not installed.
+        Args:
+            store: The server's store.
+            call: The call. One without a caller is returned as it is.
+
+        Raises:
+            Unavailable: The packages are still being installed, or a variable was encrypted with
+                another secret key.
+            Invalid: The packages cannot be installed.
         """
         if call.caller is None:
             return call
@@ -103,7 +112,14 @@ class CustomTools:
 
 
 def custom_tools_of(runtime: Runtime) -> CustomTools:
-    """Return the server's runner of tools from source code. Raises Unavailable."""
+    """Return the server's runner of tools from source code.
+
+    Args:
+        runtime: The running server.
+
+    Raises:
+        Unavailable: A plugin has replaced the runner.
+    """
     runner = runtime.toolbox.runner("custom")
     if not isinstance(runner, CustomTools):
         raise Unavailable("Another plugin runs tools from source code here.")
@@ -147,11 +163,22 @@ class _OutputReport:
         self._report = report
 
     def add(self, stream: str, piece: bytes) -> None:
+        """Report a piece of output, except for an end that may begin a secret.
+
+        Args:
+            stream: "stdout" or "stderr"; only standard output is reported.
+            piece: The next bytes of the stream, in order; they may end inside a character.
+        """
         if stream == "stdout":
             self._show(self._pieces.add(piece))
 
     def end(self, result: SandboxResult) -> None:
         # Where a program was stopped, the rest may be the beginning of a secret.
+        """Report the text that `add` held back, unless the call was stopped.
+
+        Args:
+            result: The end of the call.
+        """
         if not result.stopped_by:
             self._show(self._pieces.rest())
 
@@ -266,7 +293,7 @@ def _output_of(result: SandboxResult, call: ToolCall, mask: SecretMask) -> ToolO
     except orjson.JSONDecodeError:
         answer = None
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
-        # The first words are a wire fact of the retired Letta V1 server.
+        # The beginning of this text is a wire fact of the retired Letta V1 server.
         error = mask.mask(answer["error"])
         error_text = f"Error executing function {call.function}: {error}"
         if answer.get("is_network") is True and not call.has_network:

@@ -42,7 +42,14 @@ class ToolChanged(Conflict):
 
 
 def name_for(request: ToolCreateRequest) -> str:
-    """Return the name of the requested tool. Raises Invalid if it has none."""
+    """Return the name of the requested tool.
+
+    Args:
+        request: The request. Without a name in its `json_schema`, the source is read.
+
+    Raises:
+        Invalid: There is no name, or the schema or the source cannot be used.
+    """
     name = (request.json_schema or {}).get("name")
     if isinstance(name, str):
         return name
@@ -50,7 +57,13 @@ def name_for(request: ToolCreateRequest) -> str:
 
 
 def tool_by_name(tx: Transaction, scope: Scope, name: str) -> Tool | None:
-    """Return the tool of this name, or None."""
+    """Return the tool of this name, or None.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        name: The exact name.
+    """
     return tools.by_names(tx, scope, [name]).get(name)
 
 
@@ -126,6 +139,17 @@ def _checked(schema: ToolSchema) -> ToolSchema:
 
 
 def create(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: ToolSchema) -> Tool:
+    """Store a new tool.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who is recorded as the creator.
+        request: The tool's source and options.
+        schema: The tool's schema, from `schema_for`.
+
+    Raises:
+        Conflict: A tool of this name exists.
+    """
     tools.lock(tx, scope)
     if schema.name in tools.by_names(tx, scope, [schema.name]):
         raise Conflict(
@@ -135,6 +159,18 @@ def create(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: To
 
 
 def upsert(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: ToolSchema) -> Tool:
+    """Store a tool, or replace the custom tool of the same name.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who is recorded as the author.
+        request: The tool's source and options. An option that is missing here is removed from an
+            existing tool.
+        schema: The tool's schema, from `schema_for`; its name selects the tool.
+
+    Raises:
+        Unsupported: The existing tool belongs to the server or a plugin.
+    """
     tools.lock(tx, scope)
     tool = tools.by_names(tx, scope, [schema.name]).get(schema.name)
     if tool is None:
@@ -319,6 +355,18 @@ def _with_function(tool: Tool, name: str, *, keeps_source: bool) -> Tool:
 
 
 def delete(tx: Transaction, scope: Scope, tool_id: str) -> None:
+    """Delete a tool; agents lose it.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        tool_id: A custom tool, or the tool of an MCP server.
+
+    Raises:
+        NotFound: There is no such tool.
+        Unsupported: The tool belongs to the server or a plugin.
+        Conflict: An agent has a rule about the tool.
+    """
     tool = tools.get(tx, scope, tool_id)
     if tool.tool_type != "external_mcp":
         _require_own(tool, "it")

@@ -100,6 +100,12 @@ def name_and_description(source: str) -> tuple[str, str]:
     """Return the function's name and its docstring without the sections.
 
     The types of its parameters are not read.
+
+    Args:
+        source: The source in Python. Its last public function is read.
+
+    Raises:
+        Invalid: The source cannot be read, or defines no function.
     """
     function = function_of(_parsed(source), None)
     return function.name, _docstring_of(function).description
@@ -111,6 +117,16 @@ def _docstring_of(function: Function) -> Docstring:
 
 
 def function_of(tree: ast.Module, name: str | None) -> Function:
+    """Return the tool's function.
+
+    Args:
+        tree: The parsed source; only functions at its top level are examined.
+        name: The name that is preferred. If it is None or missing in the source, the last public
+            function is chosen.
+
+    Raises:
+        Invalid: The source defines no function.
+    """
     functions = [node for node in tree.body if isinstance(node, Function)]
     chosen = next((function for function in functions if function.name == name), None)
     public = [function for function in functions if not function.name.startswith("_")]

@@ -18,7 +18,12 @@ _SHORTEST = 6
 def secrets_of(settings: Settings, agent: Agent) -> dict[str, str]:
     """Return the agent's secrets by name.
 
-    Raises Unavailable if they were encrypted with another secret key.
+    Args:
+        settings: The server's settings, with the folder of its secret key.
+        agent: The agent, whose settings have the encrypted secrets.
+
+    Raises:
+        Unavailable: The secrets were encrypted with another secret key.
     """
     sealed: Mapping[str, str] = agent.settings.get("secrets", {})
     if not sealed:
@@ -50,7 +55,11 @@ class SecretMask:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def mask(self, value: Any) -> Any:
-        """Replace each secret by its name in all texts of a JSON value."""
+        """Replace each secret by its name in all texts of a JSON value.
+
+        Args:
+            value: The value; it is not changed. The names of its objects are masked too.
+        """
         if not self._names:
             return value
         if isinstance(value, str):
@@ -66,7 +75,10 @@ class SecretMask:
         return MaskedPieces(self)
 
     def mask_beginning(self, text: str) -> tuple[str, str]:
-        """Mask the text up to the first secret that may go on after its end.
+        """Mask the text up to the first secret that may continue after its end.
+
+        Args:
+            text: The unmasked end of a stream so far: the rest of the last call, then the new text.
 
         Returns:
             The masked beginning, and the rest, which has to be masked with the text that follows.
@@ -87,7 +99,10 @@ class SecretMask:
         return f"[secret {self._names[secret]}]"
 
     def _unfinished(self, text: str, start: int) -> int:
-        """Return where the first secret begins that may go on after the text; else its length."""
+        """Return the position of the first secret that may continue after the text.
+
+        Without such a secret, it is the text's length.
+        """
         earliest = len(text)
         for secret in self._names:
             position = text.find(secret[0], max(start, len(text) - len(secret) + 1), earliest)
@@ -108,7 +123,11 @@ class MaskedPieces:
         self._unmasked = ""
 
     def add(self, piece: bytes) -> str:
-        """Return the text that can be shown after this piece, without secrets."""
+        """Return the text that can be shown after this piece, without secrets.
+
+        Args:
+            piece: The next bytes of the stream, in UTF-8; they may end inside a character.
+        """
         text = self._unmasked + self._decoder.decode(piece)
         masked, self._unmasked = self._mask.mask_beginning(text)
         return masked

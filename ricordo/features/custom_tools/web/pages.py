@@ -15,7 +15,16 @@ _HEAD = 2_048  # bytes searched for the page's charset
 
 
 async def markdown_of(sandbox: Sandbox, page: WebPage) -> tuple[str, str]:
-    """Return a page's title and text. Raises Unavailable if it cannot be read."""
+    """Return a page's title and text.
+
+    Args:
+        sandbox: The sandbox that parses HTML.
+        page: The fetched page. A page of another type than HTML has the title "", and its text is
+            not changed.
+
+    Raises:
+        Unavailable: The page cannot be read, or the sandbox or the extra `files` is missing.
+    """
     text = _decoded(page)
     if "html" not in page.kind.lower():
         return "", text

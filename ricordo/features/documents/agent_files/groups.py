@@ -24,7 +24,12 @@ _GROUP = {"id", *GroupRequest.model_fields, *GroupRequest.ignored}
 
 
 def group_json(ids: LocalIds, group: Group) -> Json:
-    """Return a group as the request that would create it."""
+    """Return a group as the request that would create it.
+
+    Args:
+        ids: The local ids of the file; ids of this group, its agents and its blocks are added.
+        group: The stored group.
+    """
     config: Json = {"manager_type": group.manager_type}
     if group.manager_agent_id:
         config["manager_agent_id"] = ids.of("agent", group.manager_agent_id)

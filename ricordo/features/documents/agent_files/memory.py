@@ -43,6 +43,11 @@ def own_blocks(tx: Transaction, scope: Scope, agent_id: str) -> list[Block]:
 
     A user's block may have the same label as one of the agent's blocks. In the prompt it then
     replaces the agent's block.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose organization is searched. Further rights are not checked.
+        agent_id: The agent.
     """
     block_ids = [block.id for block in blocks.of_agent(tx, agent_id)]
     return blocks.by_ids(tx, Scope(scope.organization_id), block_ids)

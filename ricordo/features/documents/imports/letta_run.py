@@ -54,12 +54,27 @@ class LettaRun:
         self._total = 0
 
     async def begin(self, tables: Iterable[str]) -> None:
-        """Read the records of earlier runs, and count the rows of these tables for the progress."""
+        """Read the records of earlier runs, and count the rows of these tables for the progress.
+
+        Args:
+            tables: The names of the tables that the run imports.
+
+        Raises:
+            Unavailable: The Letta database cannot be read.
+        """
         items = await self.store.read(lambda tx: queries.done_items(tx, self.organization, SOURCE))
         self.done = set(items)
         self._total = sum([await self.count(name) for name in tables])
 
     async def count(self, table: str) -> int:
+        """Return the number of rows that are not deleted; 0 for a missing table.
+
+        Args:
+            table: The name of the table.
+
+        Raises:
+            Unavailable: The Letta database cannot be read.
+        """
         return await asyncio.to_thread(self._letta.count, table)
 
     async def batches(
@@ -107,6 +122,11 @@ class LettaRun:
         return queries.kept_id(self.organization, kind, letta_id)
 
     def step(self, count: int = 1) -> None:
+        """Report that rows were handled.
+
+        Args:
+            count: The number of rows since the last report.
+        """
         self._progress += count
         self._report(min(self._progress, self._total), max(self._total, 1))
 
@@ -139,6 +159,11 @@ class LettaRun:
 
 
 def reason_of(error: BaseException) -> str:
+    """Return the reason of a refusal as a sentence for the report.
+
+    Args:
+        error: One of `REFUSALS`.
+    """
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

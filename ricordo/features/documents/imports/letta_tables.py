@@ -114,7 +114,14 @@ class LettaTables:
             raise self._unreadable(table, error) from error
 
     def count(self, table: str) -> int:
-        """Return the number of rows that are not deleted; 0 for a missing table."""
+        """Return the number of rows that are not deleted; 0 for a missing table.
+
+        Args:
+            table: The name of the table. If `organization` is set, only its rows count.
+
+        Raises:
+            Unavailable: The table cannot be read.
+        """
         table_columns = self._columns.get(table)
         if not table_columns:
             return 0

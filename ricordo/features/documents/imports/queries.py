@@ -64,9 +64,22 @@ class Outcome:
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
 
     def take(self, kind: str, count: int = 1) -> None:
+        """Count imported items.
+
+        Args:
+            kind: The kind in the report, such as "agents".
+            count: The number of items.
+        """
         self.counts[kind] = self.counts.get(kind, 0) + count
 
     def leave(self, kind: str, name: str, reason: str) -> None:
+        """Note an item that was left out.
+
+        Args:
+            kind: The kind in the report, such as "agents".
+            name: The name of the item for people, cut to 200 characters; "" for none.
+            reason: The reason as a sentence, cut to 500 characters.
+        """
         self.left_out.append((kind, _printable(name)[:200], _printable(reason)[:500]))
 
 
@@ -146,7 +159,7 @@ def insert_item(
         source: The source, such as "letta".
         item: The name of the item in the source.
         outcome: The counts, and the parts that were left out.
-        state: A text that a later import compares, to see whether the item changed there.
+        state: A text that a later import compares, to detect a change of the item in the source.
         user_id: The user with whom the record is erased, or None.
 
     Raises:
@@ -198,7 +211,17 @@ def note_refused(tx: Transaction, scope: Scope, source: str, refused: Outcome) -
 
 
 def report_of(tx: Transaction, organization_id: str, source: str) -> dict[str, Any]:
-    """Return the report on all imports from a source."""
+    """Return the report on all imports from a source.
+
+    Args:
+        tx: The transaction, or a read.
+        organization_id: The organization that got the items.
+        source: The source, such as "letta".
+
+    Returns:
+        The `source`; `taken`, the counts by kind; and `left_out`: for each kind (`what`) and
+        `reason` the `count` and at most five `names`.
+    """
     counts: dict[str, int] = {}
     names_by_reason: dict[tuple[str, str], list[str]] = {}
     for row in tx.all(_ORDERED, {"organization_id": organization_id, "source": source}):
@@ -222,6 +245,11 @@ def report_of(tx: Transaction, organization_id: str, source: str) -> dict[str, A
 
 
 def report_text(report: dict[str, Any]) -> str:
+    """Return the report as lines for a terminal.
+
+    Args:
+        report: The report, from `report_of`.
+    """
     lines = [f"Imported from {report['source'].partition(':')[0]}:"]
     lines += [f"  {count:,} {kind}" for kind, count in report["taken"].items()] or ["  nothing"]
     if report["left_out"]:
@@ -256,8 +284,20 @@ def insert_parts(tx: Transaction, job: Job, upload: bytes) -> None:
 
 
 def read_upload(tx: Transaction, job_id: str) -> bytes:
+    """Return the bytes of a job's upload; none if it has none.
+
+    Args:
+        tx: The transaction, or a read.
+        job_id: The job that imports the upload.
+    """
     return b"".join(row.data for row in tx.all(_PARTS, {"job_id": job_id}))
 
 
 def delete_upload(tx: Transaction, job_id: str) -> None:
+    """Delete the upload of a job.
+
+    Args:
+        tx: The transaction.
+        job_id: The job that imported the upload.
+    """
     tx.run(_DELETE_PARTS, {"of_job": job_id})

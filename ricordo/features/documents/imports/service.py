@@ -67,6 +67,15 @@ class Target:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open an exported file for reading, as a context manager.
+
+    Args:
+        path: The path of the file on this machine.
+
+    Raises:
+        NotFound: There is no such file.
+        Invalid: The file cannot be read.
+    """
     try:
         with path.open("rb") as file:
             yield file
@@ -99,7 +108,7 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
 
     Args:
         runtime: The running server.
-        scope: The caller, with the user whom the import is for.
+        scope: The caller, with the user who gets the import.
         kind: A key of `TITLES`, such as "chatgpt", or "pasted" for a list of memories.
         agent_id: An existing agent; None or "" for the agent of this kind of import.
 

@@ -76,7 +76,10 @@ class _Sink(list[bytes]):
 
 
 def text_name(label: str) -> str:
-    """Return the name of the file with a block's text. Each label has another name.
+    """Return the name of the file with a block's text; different labels get different names.
+
+    Args:
+        label: The label of the block. Signs that Windows treats as parts of a path are replaced.
 
     >>> text_name("C:/100%")
     'blocks/C%3A/100%.md'

@@ -261,7 +261,11 @@ class ProposalRecord(_Record):
 
     @staticmethod
     def of(proposal: Proposal) -> Json:
-        """Return the record of a proposal: the fields of the API, and two more."""
+        """Return the record of a proposal: the fields of the API, and two more.
+
+        Args:
+            proposal: The stored proposal with its texts, of any status.
+        """
         return {
             **ProposalResponse.of(proposal),
             "author_name": proposal.author.name,
@@ -316,6 +320,11 @@ class SettingsRecord(_Record):
 
     @staticmethod
     def of(logged: LoggedSettings) -> Json:
+        """Return the record of a change of a block's settings.
+
+        Args:
+            logged: The stored change.
+        """
         return {
             "block_id": logged.block_id,
             "changed": dict(logged.changed),
@@ -349,6 +358,11 @@ class GitObjectRecord(_Record):
 
     @staticmethod
     def of(stored: ChainObject) -> Json:
+        """Return the record of a pushed git object.
+
+        Args:
+            stored: The stored object; ids and bodies become hex digits.
+        """
         return {"id": stored.id.hex(), "kind": stored.kind, "body": stored.body.hex()}
 
     def stored(self) -> ChainObject:
@@ -362,6 +376,12 @@ class ManifestBuilder:
         self._hashes: dict[str, str] = {}
 
     def add(self, name: str, digest: str) -> None:
+        """Add a file whose content was written.
+
+        Args:
+            name: The name of the file in the archive.
+            digest: The SHA-256 of its content, in hex digits.
+        """
         self._hashes[name] = digest
 
     def manifest(self, user: ArchivedUser, head: bytes | None, made_at: int, made_by: str) -> Json:

@@ -3,9 +3,9 @@
 An archive is untrusted. Each size has a limit, each file must have the hash in the manifest, and
 each record is checked by its class. Errors name the file and the line.
 
-A later server may write words that are unknown here, such as a new policy of a block. A record's
-class may define `later_words`: for each such field the value to take instead. It is the most
-careful one, and the archive's `notes` tell of it. All other unknown words are refused.
+A later server may write values that are unknown here, such as a new policy of a block. A record's
+class may define `later_words`: for each such field the value to use instead, which is the most
+careful one. The archive's `notes` name each use. All other unknown values are refused.
 """
 
 import hashlib
@@ -93,7 +93,15 @@ class MemoryArchive:
                 raise Invalid(_CHANGED.format(name))
 
     def text(self, name: str) -> str:
-        """Return the text of a file. Raises Invalid if its hash is not the one in the manifest."""
+        """Return the text of a file.
+
+        Args:
+            name: A name of `names`.
+
+        Raises:
+            Invalid: The file cannot be read, is not UTF-8, or differs from its hash in the
+                manifest.
+        """
         content = self._content(name)
         if hashlib.sha256(content).hexdigest() != self.manifest.files[name]:
             raise Invalid(_CHANGED.format(name))
@@ -105,8 +113,13 @@ class MemoryArchive:
     def records(self, name: str, record: type[R]) -> Iterator[R]:
         """Yield the records of a file; none if the archive lacks the file.
 
-        Raises Invalid for a faulty record. After the last record, raises Invalid if the file was
-        changed.
+        Args:
+            name: The name of a file of JSON lines, such as "history.jsonl".
+            record: The class of its records. Unknown values that it replaces are added to `notes`.
+
+        Raises:
+            Invalid: A record is faulty; after the last record, if the file differs from its hash in
+                the manifest.
         """
         for number, line in self._lines(name):
             yield _parsed(record, line, name, number, self.notes)
@@ -145,7 +158,16 @@ class MemoryArchive:
 
 @contextmanager
 def opened_archive(file: IO[bytes], most_bytes: int | None = None) -> Iterator[MemoryArchive]:
-    """Open an archive. Raises Invalid, TooLong."""
+    """Open an archive for reading, as a context manager.
+
+    Args:
+        file: The zip file, open for reading; it must allow seeking.
+        most_bytes: The bytes that its files may have together, unpacked; None sets no limit.
+
+    Raises:
+        Invalid: The file is no memory archive, or has a later format.
+        TooLong: Its files are larger than allowed.
+    """
     try:
         archive = zipfile.ZipFile(file)
     except ZIP_FAULTS:

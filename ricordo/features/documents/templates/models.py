@@ -116,7 +116,11 @@ class TemplateResponse(ResponseModel):
 
     @classmethod
     def from_template(cls, template: Template) -> Json:
-        """Return the response for a template."""
+        """Return the response for a template.
+
+        Args:
+            template: The stored template.
+        """
         slug = f"{PROJECT}/{template.name}:{template.version}"
         return cls.of(
             template,

@@ -61,6 +61,13 @@ _update = _ROWS.updates(*_ROWS.changeable())
 
 
 def find(tx: Transaction, scope: Scope, name: str) -> Template | None:
+    """Return the template with this name, or None.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose organization is searched.
+        name: The whole name.
+    """
     return _ROWS.first(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
 
 
@@ -84,12 +91,24 @@ def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Tem
 
 
 def update_template(tx: Transaction, template: Template, content: Json) -> None:
+    """Store a changed template and its content.
+
+    Args:
+        tx: The transaction.
+        template: The template; all columns that may change are written.
+        content: The new content of the template itself; saved versions do not change.
+    """
     _update(tx, template)
     tx.run(update(templates).where(templates.c.id == template.id).values(content=content))
 
 
 def read_content(tx: Transaction, template_id: str) -> Json:
-    """Return the content that was last written to the template itself."""
+    """Return the content that was last written to the template itself.
+
+    Args:
+        tx: The transaction, or a read.
+        template_id: An existing template.
+    """
     content: Json = tx.first(
         select(templates.c.content).where(templates.c.id == template_id)
     ).content
@@ -97,6 +116,13 @@ def read_content(tx: Transaction, template_id: str) -> Json:
 
 
 def insert_version(tx: Transaction, version: TemplateVersion, content: Json) -> None:
+    """Store a saved version.
+
+    Args:
+        tx: The transaction.
+        version: The version, with an unused number.
+        content: Its content, with the hash in `version.digest`.
+    """
     tx.run(template_versions.insert().values(**_VERSIONS.values(version), content=content))
 
 
@@ -136,6 +162,12 @@ def is_saved(tx: Transaction, template_id: str, digest: str) -> bool:
 
 
 def delete_template(tx: Transaction, template_id: str) -> None:
+    """Delete a template with its versions.
+
+    Args:
+        tx: The transaction.
+        template_id: The template. Its agents remain.
+    """
     tx.run(delete(templates).where(templates.c.id == template_id))
 
 
@@ -153,7 +185,13 @@ def agents_before(tx: Transaction, template: Template, number: int) -> list[str]
 def page_with_versions(
     tx: Transaction, scope: Scope, page: Page
 ) -> list[tuple[Template, list[TemplateVersion]]]:
-    """Return a page of templates, each with its versions, newest first."""
+    """Return a page of templates, each with its versions, newest first.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose organization is searched.
+        page: The part of the list of templates. Each has all its versions.
+    """
     rows = _ROWS.page(tx, scope, page)
     if not rows:
         return []

@@ -214,6 +214,14 @@ def current(tx: Transaction, context: CallContext, template: Template) -> Json:
 
     While the agent that it follows exists, this is the agent's content. Otherwise it is the content
     that was last written.
+
+    Args:
+        tx: The transaction, or a read.
+        context: The caller and the server.
+        template: The stored template.
+
+    Raises:
+        NotFound: The caller may not use the agent that the template follows.
     """
     if template.agent_id and agents.find(tx, Scope(template.organization_id), template.agent_id):
         return snapshot(tx, context, template.agent_id)

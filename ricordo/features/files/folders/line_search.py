@@ -63,9 +63,14 @@ class LineSearch:
         return self.total >= MOST_MATCHES
 
     async def through(self, files: Sequence[File], pieces: Sequence[FilePiece]) -> None:
-        """Search these files, whose texts are the pieces.
+        """Search these files line by line, and add to the matches.
 
-        Raises Unavailable if it takes too long.
+        Args:
+            files: The next files, in the order of the matches.
+            pieces: All pieces of their texts, in order within each file.
+
+        Raises:
+            Unavailable: The whole search takes too long.
         """
         await asyncio.get_running_loop().run_in_executor(_THREAD, self._through, files, pieces)
 
@@ -105,7 +110,16 @@ class LineSearch:
 def compiled_pattern(pattern: str) -> Any:
     """Compile a pattern that ignores case.
 
-    Raises Invalid if RE2 does not accept it, Unavailable without the extra `files`.
+    Args:
+        pattern: A regular expression in the syntax of RE2, of 1 to 1,000 characters and maybe
+            `(?m)`.
+
+    Returns:
+        The pattern, an object of the library `re2`.
+
+    Raises:
+        Invalid: The pattern is empty or too long, or RE2 does not accept it.
+        Unavailable: The extra `files` is not installed.
     """
     try:
         import re2

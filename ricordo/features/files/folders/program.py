@@ -25,7 +25,11 @@ class Unreadable(Exception):
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Join the parts with empty lines between them, up to `MOST` characters."""
+    """Join the parts with empty lines between them, up to `MOST` characters.
+
+    Args:
+        parts: The parts of a text. They are read only until the limit is reached.
+    """
     texts: list[str] = []
     size = 0
     for part in parts:
@@ -37,6 +41,14 @@ def joined(parts: Iterable[str]) -> str:
 
 
 def pages_of_pdf(content: bytes) -> Iterator[str]:
+    """Yield the text of each page that has text, below a line with its number.
+
+    Args:
+        content: The bytes of the PDF.
+
+    Raises:
+        Unreadable: The PDF needs a password, or has too many pages.
+    """
     from pypdf import PdfReader
 
     reader = PdfReader(io.BytesIO(content))
@@ -50,6 +62,14 @@ def pages_of_pdf(content: bytes) -> Iterator[str]:
 
 
 def unpacked(content: bytes) -> io.BytesIO:
+    """Return a zip file as a stream, after a check of its unpacked size.
+
+    Args:
+        content: The bytes of a zip file, such as a Word document.
+
+    Raises:
+        Unreadable: It states more than 300 MB as its unpacked size.
+    """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         size = sum(member.file_size for member in archive.infolist())
     if size > MOST_UNPACKED:
@@ -60,12 +80,25 @@ def unpacked(content: bytes) -> io.BytesIO:
 
 
 def row_of(cells: Iterable[Any]) -> str:
+    """Return a row of a table as one line, with bars between the cells.
+
+    Args:
+        cells: The values of the cells; None is an empty cell.
+    """
     return " | ".join(" ".join(str("" if cell is None else cell).split()) for cell in cells).rstrip(
         " |"
     )
 
 
 def parts_of_docx(content: bytes) -> Iterator[str]:
+    """Yield the paragraphs and tables of a Word document, headings in Markdown.
+
+    Args:
+        content: The bytes of the document.
+
+    Raises:
+        Unreadable: It is too large when it is unpacked.
+    """
     import docx
     from docx.table import Table
 
@@ -84,6 +117,14 @@ def parts_of_docx(content: bytes) -> Iterator[str]:
 
 
 def slides_of(content: bytes) -> Iterator[str]:
+    """Yield the text of each slide with its notes, below a line with its number.
+
+    Args:
+        content: The bytes of the PowerPoint file.
+
+    Raises:
+        Unreadable: It is too large when it is unpacked.
+    """
     import pptx
 
     for number, slide in enumerate(pptx.Presentation(unpacked(content)).slides, 1):
@@ -103,6 +144,14 @@ def slides_of(content: bytes) -> Iterator[str]:
 
 
 def sheets_of(content: bytes) -> Iterator[str]:
+    """Yield each sheet as lines, below a line with its title.
+
+    Args:
+        content: The bytes of the Excel file. Formulas are read as their last values.
+
+    Raises:
+        Unreadable: It is too large when it is unpacked, or a sheet is too long.
+    """
     import openpyxl
 
     book = openpyxl.load_workbook(unpacked(content), read_only=True, data_only=True)
@@ -123,6 +172,11 @@ def sheets_of(content: bytes) -> Iterator[str]:
 
 
 def text_of_html(content: bytes) -> str:
+    """Return the text of a page as Markdown, without scripts and pictures.
+
+    Args:
+        content: The bytes of the page. If it names a charset, this decides how they are read.
+    """
     from bs4 import BeautifulSoup
     from markdownify import MarkdownConverter
 
@@ -137,6 +191,11 @@ def text_of_html(content: bytes) -> str:
 
 
 def parts_of_email(content: bytes) -> Iterator[str]:
+    """Yield the headers, the text and the names of attachments of a mail.
+
+    Args:
+        content: The bytes of the mail (RFC 5322). Of several forms, plain text is preferred.
+    """
     from email import message_from_bytes
     from email.policy import default
 
@@ -152,6 +211,14 @@ def parts_of_email(content: bytes) -> Iterator[str]:
 
 
 def text_of_rtf(content: bytes) -> str:
+    """Return the text of an RTF file.
+
+    Args:
+        content: The bytes of the file.
+
+    Raises:
+        Unreadable: It does not begin like an RTF file.
+    """
     from striprtf.striprtf import rtf_to_text
 
     if not content.lstrip().startswith(b"{\\rtf"):

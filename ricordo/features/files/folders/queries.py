@@ -106,17 +106,34 @@ def page_of_folders(
 
 
 def find_users_folder(tx: Transaction, user_id: str, folder_id: str) -> Folder | None:
-    """Return the folder if it is this user's."""
+    """Return the folder if it is this user's.
+
+    Args:
+        tx: The transaction, or a read.
+        user_id: The user, who must own the folder.
+        folder_id: The folder, of any organization.
+    """
     statement = _FOLDERS.select.where(folders.c.id == folder_id, folders.c.user_id == user_id)
     return next(iter(_FOLDERS.all(tx, statement)), None)
 
 
 def is_folder_there(tx: Transaction, folder_id: str) -> bool:
-    """Return whether any folder has this id, also a deleted one."""
+    """Return True if any folder has this id, also a deleted one.
+
+    Args:
+        tx: The transaction, or a read.
+        folder_id: The id to look for, in all organizations.
+    """
     return tx.first(select(folders.c.seq).where(folders.c.id == folder_id)) is not None
 
 
 def count_folders(tx: Transaction, scope: Scope) -> int:
+    """Return the number of folders that the caller sees.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+    """
     return _FOLDERS.count(tx, scope)
 
 
@@ -157,7 +174,12 @@ def hide_folder(tx: Transaction, folder_id: str, organization_id: str) -> None:
 
 
 def agents_of(tx: Transaction, folder: Folder) -> list[str]:
-    """Return the ids of all agents that have the folder attached."""
+    """Return the ids of all agents that have the folder attached.
+
+    Args:
+        tx: The transaction, or a read.
+        folder: The folder; only agents of its organization are returned.
+    """
     return agent_lookup.ids_among(tx, folder.organization_id, _agents_with(folder.id))
 
 
@@ -199,12 +221,22 @@ def get_file(tx: Transaction, scope: Scope, file_id: str, folder_id: str | None 
 
 
 def find_file(tx: Transaction, file_id: str) -> File | None:
-    """Return any user's file; None if it is deleted."""
+    """Return any user's file; None if it is deleted.
+
+    Args:
+        tx: The transaction, or a read.
+        file_id: The file, of any organization.
+    """
     return _FILES.first(tx, _FIND, {"id": file_id})
 
 
 def is_file_there(tx: Transaction, file_id: str) -> bool:
-    """Return whether any file has this id, also a deleted one."""
+    """Return True if any file has this id, also a deleted one.
+
+    Args:
+        tx: The transaction, or a read.
+        file_id: The id to look for, in all organizations.
+    """
     return tx.first(select(files.c.seq).where(files.c.id == file_id)) is not None
 
 
@@ -224,6 +256,10 @@ def chunks_of_hidden(tx: Transaction, file_id: str) -> int:
     """Return the number of chunks of a deleted file.
 
     It is 0 if the file is purged or not deleted.
+
+    Args:
+        tx: The transaction, or a read.
+        file_id: The file.
     """
     hidden = select(files.c.total_chunks).where(
         files.c.id == file_id, files.c.deleted_at.is_not(None)
@@ -232,7 +268,12 @@ def chunks_of_hidden(tx: Transaction, file_id: str) -> int:
 
 
 def lock_file(tx: Transaction, file_id: str) -> File | None:
-    """Lock the file until this transaction ends; return None if it is deleted."""
+    """Lock the file until this transaction ends; return None if it is deleted.
+
+    Args:
+        tx: The transaction.
+        file_id: The file of any user.
+    """
     return _FILES.first(tx, _LOCK, {"id": file_id})
 
 
@@ -240,6 +281,10 @@ def hide_files(tx: Transaction, file_ids: Sequence[str]) -> None:
     """Hide these files at once, free their names, and close them for every agent.
 
     Their rows are purged later.
+
+    Args:
+        tx: The transaction.
+        file_ids: The files of any users; none changes nothing.
     """
     if file_ids:
         tx.run(_HIDE, {"file_ids": list(file_ids), "now": tx.clock.now()})
@@ -247,13 +292,25 @@ def hide_files(tx: Transaction, file_ids: Sequence[str]) -> None:
 
 
 def ids_of_files(tx: Transaction, folder_id: str) -> list[str]:
+    """Return the ids of the folder's files, without deleted ones.
+
+    Args:
+        tx: The transaction, or a read.
+        folder_id: The folder.
+    """
     return [
         row.id for row in tx.all(select(files.c.id).where(files.c.folder_id == folder_id, _EXISTS))
     ]
 
 
 def files_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[File]:
-    """Return the files with these ids that the scope sees, in their order."""
+    """Return the files with these ids that the scope sees, in their order.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        ids: Ids of files; those of deleted files are skipped.
+    """
     return [
         file
         for file in _FILES.by_ids(tx, ids)
@@ -266,17 +323,37 @@ def files_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[File
 def page_of_files(
     tx: Transaction, scope: Scope, folder_ids: Sequence[str], page: Page
 ) -> list[File]:
+    """Return one page of the files in these folders that the caller sees.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        folder_ids: The folders; with none the page is empty.
+        page: The part of the list, by creation.
+    """
     return _FILES.page(tx, scope, page, _EXISTS, files.c.folder_id.in_(folder_ids))
 
 
 def readable_files(tx: Transaction, folder_ids: Sequence[str]) -> list[File]:
-    """Return the files of these folders whose text can be read, by name."""
+    """Return all files of these folders whose text can be read, by name.
+
+    Args:
+        tx: The transaction, or a read.
+        folder_ids: The folders. This function does not check that the caller sees them.
+    """
     is_read = files.c.status.in_(READABLE)
     statement = _FILES.select.where(files.c.folder_id.in_(folder_ids), _EXISTS, is_read)
     return _FILES.all(tx, statement.order_by(files.c.name, files.c.seq))
 
 
 def find_by_name(tx: Transaction, folder_id: str, name: str) -> File | None:
+    """Return the folder's file with exactly this name, or None.
+
+    Args:
+        tx: The transaction, or a read.
+        folder_id: The folder.
+        name: The name of the file in the folder, without the folder's name.
+    """
     statement = _FILES.select.where(equal(files, "folder_id", "name"), _EXISTS)
     return _FILES.first(tx, statement, {"folder_id": folder_id, "name": name})
 
@@ -299,6 +376,12 @@ def names_in(tx: Transaction, folder_id: str, start: str) -> set[str]:
 
 
 def count_files(tx: Transaction, folder_ids: Sequence[str]) -> dict[str, int]:
+    """Return the number of files by folder.
+
+    Args:
+        tx: The transaction, or a read.
+        folder_ids: The folders; those without files are left out of the result.
+    """
     counted = select(files.c.folder_id, func.count().label("count")).where(
         files.c.folder_id.in_(folder_ids), _EXISTS
     )
@@ -333,6 +416,12 @@ def pieces_of_text(file_id: str, text: str) -> list[FilePiece]:
 
 
 def insert_pieces(tx: Transaction, pieces: Iterable[FilePiece]) -> None:
+    """Store pieces of text.
+
+    Args:
+        tx: The transaction.
+        pieces: The pieces, from `pieces_of_text`; none changes nothing.
+    """
     if rows := [*pieces]:
         _PIECES.insert(tx, *rows)
 
@@ -341,19 +430,28 @@ def pieces_of(tx: Transaction, file_ids: Sequence[str]) -> list[FilePiece]:
     """Return the whole texts of these files, by file and in order.
 
     Ask for a few megabytes at a time (`File.characters`).
+
+    Args:
+        tx: The transaction, or a read.
+        file_ids: The files of any users, in any order.
     """
     return _PIECES.all(tx, _ALL_PIECES, {"file_ids": list(file_ids)})
 
 
 def text_of(tx: Transaction, file_id: str) -> str:
-    """Return the whole text of a file."""
+    """Return the whole text of a file.
+
+    Args:
+        tx: The transaction, or a read.
+        file_id: The file of any user; one without a text gives "".
+    """
     return "".join(piece.text for piece in pieces_of(tx, [file_id]))
 
 
 def read_lines(
     tx: Transaction, file_id: str, start: int = 0, end: int | None = None, limit: int = 1_000_000
 ) -> tuple[str, bool]:
-    """Return the lines from `start` to before `end`, and whether text is missing.
+    """Return the lines from `start` to before `end`, and True if some text was cut.
 
     Args:
         tx: The transaction.
@@ -412,11 +510,25 @@ def _line_start(text: str, lines: int) -> int:
 
 
 def replace_text(tx: Transaction, file_id: str, pieces: Sequence[FilePiece]) -> None:
+    """Replace the text of a file.
+
+    Args:
+        tx: The transaction.
+        file_id: The file.
+        pieces: All pieces of the new text, from `pieces_of_text`.
+    """
     tx.run(_DELETE_PIECES, {"file_id": file_id})
     insert_pieces(tx, pieces)
 
 
 def insert_upload(tx: Transaction, file_id: str, parts: Sequence[bytes]) -> None:
+    """Store the bytes of an upload until it is ingested.
+
+    Args:
+        tx: The transaction.
+        file_id: The new file.
+        parts: The bytes, cut into rows.
+    """
     rows = [
         {"file_id": file_id, "number": number, "data": part} for number, part in enumerate(parts)
     ]
@@ -424,10 +536,22 @@ def insert_upload(tx: Transaction, file_id: str, parts: Sequence[bytes]) -> None
 
 
 def read_upload(tx: Transaction, file_id: str) -> bytes:
+    """Return the bytes of a file's upload; none after it was ingested.
+
+    Args:
+        tx: The transaction, or a read.
+        file_id: The file.
+    """
     return b"".join(row.data for row in tx.all(_UPLOAD, {"file_id": file_id}))
 
 
 def delete_upload(tx: Transaction, file_id: str) -> None:
+    """Delete the bytes of a file's upload; its text remains.
+
+    Args:
+        tx: The transaction.
+        file_id: The file.
+    """
     tx.run(_DELETE_UPLOAD, {"file_id": file_id})
 
 
@@ -506,38 +630,80 @@ _CLOSE_FOLDER = delete(files_agents).where(
 
 
 def attach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
+    """Attach the folder to the agent; an attached one stays so.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent.
+        folder_id: The folder; the caller has checked the rights.
+    """
     tx.run(_ATTACH, {"agent_id": agent_id, "folder_id": folder_id, "created_at": tx.clock.now()})
 
 
 def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
-    """Detach the folder, and close its files for the agent."""
+    """Detach the folder, and close its files for the agent.
+
+    Args:
+        tx: The transaction.
+        agent_id: The agent. The files are closed for all its users.
+        folder_id: The folder; one that is not attached changes nothing.
+    """
     tx.run(_CLOSE_FOLDER, {"agent_id": agent_id, "folder_id": folder_id})
     tx.run(_DETACH, {"agent_id": agent_id, "folder_id": folder_id})
 
 
 def set_egress(tx: Transaction, folder_id: str, label: str | None) -> None:
+    """Set the folder's egress label.
+
+    Args:
+        tx: The transaction, which has locked the folder with `lock_folder`.
+        folder_id: The folder.
+        label: The label; None for no limit.
+    """
     tx.run(update(folders).where(folders.c.id == folder_id).values(egress=label))
 
 
 def lock_folder(tx: Transaction, folder_id: str) -> None:
-    """Lock a folder for a change of its policy, which `egress_of` waits for."""
+    """Lock a folder for a change of its policy, which `egress_of` waits for.
+
+    Args:
+        tx: The transaction.
+        folder_id: The folder.
+    """
     tx.lock(_LOCK_FOLDER, {"id": folder_id})
 
 
 def egress_of(tx: Transaction, folder_id: str) -> str | None:
-    """Return the folder's egress label, which cannot change until this transaction ends."""
+    """Return the folder's egress label, which cannot change until this transaction ends.
+
+    Args:
+        tx: The transaction, which is not a read, since the row is locked.
+        folder_id: The folder. If it does not exist, the label is None.
+    """
     statement = select(folders.c.egress).where(folders.c.id == folder_id)
     row = tx.first(statement.with_for_update(read=True), {})
     return row.egress if row else None
 
 
 def folders_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Folder]:
-    """Return the existing folders with these ids that the scope sees."""
+    """Return the existing folders with these ids that the scope sees.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        ids: Ids of folders, in the order of the result.
+    """
     return _visible(_FOLDERS.by_ids(tx, ids) if ids else [], scope)
 
 
 def folders_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[Folder]:
-    """Return the attached folders that the scope sees, in the order of attachment."""
+    """Return the attached folders that the scope sees, in the order of attachment.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, or the scope of the agent's turn.
+        agent_id: The agent.
+    """
     return _visible(_FOLDERS.all(tx, _ATTACHED, {"agent_id": agent_id}), scope)
 
 
@@ -550,7 +716,12 @@ def _visible(rows: Iterable[Folder], scope: Scope) -> list[Folder]:
 
 
 def folders_of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, list[Folder]]:
-    """Return all attached folders by agent, in the order of attachment, for any user."""
+    """Return all attached folders by agent, in the order of attachment, for any user.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_ids: The agents; those without folders are left out of the result.
+    """
     folders_by_agent: dict[str, list[Folder]] = {}
     for row in tx.all(_ATTACHED_TO_ANY, {"agent_ids": list(agent_ids)}):
         folders_by_agent.setdefault(row[-1], []).append(_FOLDERS.of(row[:-1]))
@@ -572,7 +743,12 @@ def newest_files(
 
 
 def opened_by_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, list[AgentFile]]:
-    """Return the windows of each agent, least recently used first."""
+    """Return the windows of each agent for all users, least recently used first.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_ids: The agents; those without windows are left out of the result.
+    """
     windows_by_agent: dict[str, list[AgentFile]] = {}
     for window in _OPENED.all(tx, _OF_AGENTS, {"agent_ids": list(agent_ids)}):
         windows_by_agent.setdefault(window.agent_id, []).append(window)
@@ -582,6 +758,14 @@ def opened_by_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, lis
 def page_of_agents_folders(
     tx: Transaction, scope: Scope, agent_id: str, page: Page
 ) -> list[Folder]:
+    """Return one page of the agent's folders that the caller sees.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        agent_id: The agent. This function does not check that the caller may use it.
+        page: The part of the list, by the creation of the folders.
+    """
     attached = select(folders_agents.c.folder_id).where(folders_agents.c.agent_id == agent_id)
     return _FOLDERS.page(tx, scope, page, folders.c.id.in_(attached))
 
@@ -601,7 +785,12 @@ def opened_by_agent(tx: Transaction, agent_id: str, user_id: str | None) -> list
 
 
 def save_opened(tx: Transaction, *opened: AgentFile) -> None:
-    """Store these windows, each new or changed."""
+    """Store these windows, each new or changed.
+
+    Args:
+        tx: The transaction.
+        *opened: The windows.
+    """
     for window in opened:
         if not tx.run(_INSERT_OPENED, _OPENED.values(window)):
             _update_opened(tx, window)

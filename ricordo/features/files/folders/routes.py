@@ -40,12 +40,31 @@ _MOST_COUNTED = 10_000
 
 
 def folder_json(context: RequestContext, folder: Folder) -> Json:
+    """Return the response for a folder.
+
+    Args:
+        context: The caller's context.
+        folder: The stored folder.
+    """
     return FolderResponse.of(folder, embedding_config=embedding_of(context, folder.embedding))
 
 
 def create(
     tx: Transaction, context: RequestContext, body: FolderRequest, embedding: str | None
 ) -> Folder:
+    """Store the requested folder.
+
+    Args:
+        tx: The transaction.
+        context: The caller's context.
+        body: The request, which may name another owner.
+        embedding: The handle of the embedding model to store; None for the server's default.
+
+    Raises:
+        NotFound: There is no user as the named owner.
+        Forbidden: The caller may not create folders of this owner.
+        Conflict: The owner has a folder of this name.
+    """
     owner = users.require(tx, context.scope, body.user).id if body.user else context.scope.subject
     folder = Folder(
         id="",
@@ -266,10 +285,22 @@ def delete_file(tx: Transaction, context: RequestContext, folder_id: str, file_i
 
 
 def file_json(tx: Transaction, file: File, *, has_content: bool = False) -> Json:
+    """Return the response for a file.
+
+    Args:
+        tx: The transaction, or a read.
+        file: The stored file.
+        has_content: Include the whole text.
+    """
     return FileResponse.of(file, content=queries.text_of(tx, file.id) if has_content else None)
 
 
 def file_of(passage: Passage) -> str:
+    """Return the id of the file that a chunk came from.
+
+    Args:
+        passage: A passage in the archive of a folder.
+    """
     return str(passage.metadata.get("file_id"))
 
 

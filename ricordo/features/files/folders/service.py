@@ -95,7 +95,17 @@ def create_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
 
 
 def make_folder_for(tx: Transaction, scope: Scope, agent: Agent) -> None:
-    """Create an empty folder for the agent and attach it. Raises Forbidden."""
+    """Create an empty folder for the agent and attach it.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, whose user owns the folder.
+        agent: The stored agent, after which the folder is named.
+
+    Raises:
+        Forbidden: The caller may not create or attach such a folder.
+        NotFound: The caller does not see the agent.
+    """
     name = f"{agent.name[:200]} External Data Source"
     number = 1
     free_name = name
@@ -109,6 +119,18 @@ def make_folder_for(tx: Transaction, scope: Scope, agent: Agent) -> None:
 
 
 def update_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
+    """Store a changed folder.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, who is recorded as the author of the change.
+        folder: The stored folder with its changes. Its name, description, instructions and metadata
+            are all written.
+
+    Raises:
+        Forbidden: The caller may not change the folder.
+        Conflict: The owner has another folder of this name.
+    """
     require_may_write(scope, folder.user_id)
     _require_free(tx, scope, folder)
     changed = replace(folder, updated_by=scope.user_id, updated_at=tx.clock.now())
@@ -195,6 +217,18 @@ def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> F
 
 
 def remove_file(tx: Transaction, scope: Scope, folder_id: str, file_id: str) -> None:
+    """Delete a file; agents lose it at once.
+
+    Args:
+        tx: The transaction.
+        scope: The caller.
+        folder_id: The folder that must contain the file.
+        file_id: The file.
+
+    Raises:
+        NotFound: The caller does not see such a file in this folder.
+        Forbidden: The caller may not change files of its owner.
+    """
     file = queries.get_file(tx, scope, file_id, folder_id)
     require_may_write(scope, file.user_id)
     delete_file(tx, file)
@@ -250,8 +284,8 @@ def set_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequen
 def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) -> None:
     """Detach the folder from the agent.
 
-    Detaching the last folder also detaches the tools that read files. A folder that is not attached
-    changes nothing.
+    If the agent then has no folder, the tools that read files are detached too, even if this folder
+    was not attached.
 
     Args:
         tx: The transaction.
@@ -296,7 +330,11 @@ def _require_may_attach(scope: Scope, folder: Folder) -> None:
 def name_of(name: str) -> str:
     """Return the last part of a path as a printable name.
 
-    Raises Invalid if nothing is left.
+    Args:
+        name: The path or name that a client sent, with slashes or backslashes.
+
+    Raises:
+        Invalid: Nothing is left, or the name has more than 255 characters.
     """
     last = PurePosixPath(normal_name(name).replace("\\", "/").replace("\0", "")).name
     last = "".join(sign if sign.isprintable() else "_" for sign in last).strip()

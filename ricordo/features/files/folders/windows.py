@@ -42,21 +42,41 @@ class View:
         return [folder.id for folder in self.folders]
 
     def shows(self, file: File) -> bool:
-        """Return whether the file is in one of the folders and visible in these turns."""
+        """Return True if the file is in one of the folders and visible in these turns.
+
+        Args:
+            file: Any file that is not deleted.
+        """
         return file.folder_id in self.folder_ids and self.scope.sees(file.user_id)
 
     def path_of(self, file: File) -> str:
-        """Return the file's name in prompts: its folder's name, a slash and the file's name."""
+        """Return the file's name in prompts: its folder's name, a slash and the file's name.
+
+        Args:
+            file: A file in one of the view's folders.
+        """
         folder = next(folder for folder in self.folders if folder.id == file.folder_id)
         return f"{folder.name}/{file.name}"
 
     def window_of(self, file_id: str) -> AgentFile:
-        """Return a new, closed window."""
+        """Return a new, closed window.
+
+        Args:
+            file_id: The id of a file, "file-" and a UUID. The window's id is computed from it, the
+                agent and the user.
+        """
         digest = uuid5(UUID(file_id.removeprefix("file-")), f"{self.agent.id} {self.user_id}")
         return AgentFile(f"file_agent-{digest}", self.agent.id, file_id, self.user_id)
 
 
 def view_of(tx: Transaction, agent: Agent, user_id: str | None) -> View:
+    """Return the view of the agent's turns with this user.
+
+    Args:
+        tx: The transaction, or a read.
+        agent: The agent.
+        user_id: The user of the conversation; None for turns without a user.
+    """
     scope = Scope(agent.organization_id, subject_id=user_id or NOBODY)
     return View(agent, scope, user_id, tuple(queries.folders_of_agent(tx, scope, agent.id)))
 
@@ -65,13 +85,22 @@ def windows_of(tx: Transaction, view: View) -> list[tuple[AgentFile, File]]:
     """Return the stored windows, and windows of the newest other files.
 
     The least recently used comes first.
+
+    Args:
+        tx: The transaction, or a read.
+        view: The agent's folders in turns with one user.
     """
     stored = _stored_windows(tx, view)
     return _by_access([*stored, *untouched_windows(view, stored, _newest(tx, view))])
 
 
 def all_windows(tx: Transaction, view: View) -> list[tuple[AgentFile, File]]:
-    """Return a window of each file that can be read, least recently used first."""
+    """Return a window of each file that can be read, least recently used first.
+
+    Args:
+        tx: The transaction, or a read.
+        view: The agent's folders in turns with one user. The rows of all their files are read.
+    """
     windows = windows_of(tx, view)
     file_ids = {file.id for _, file in windows}
     if view.folders:
@@ -273,6 +302,10 @@ def _examples(tx: Transaction, view: View) -> str:
 def require_readable(view: View, file: File) -> File:
     """Return the file if the view shows it and it has a text.
 
+    Args:
+        view: The agent's folders in turns with one user.
+        file: A file that is not deleted.
+
     Raises:
         NotFound: if it is in none of the view's folders.
         Conflict: if it is not read yet, or could not be read.
@@ -355,7 +388,12 @@ def render_window(
 
 
 def with_directories(tx: Transaction, state: AgentState) -> AgentState:
-    """Return the state with the folders that its turn sees."""
+    """Return the state with the folders that its turn sees.
+
+    Args:
+        tx: The transaction, or a read.
+        state: The agent with its conversation, whose user selects the folders.
+    """
     view = view_of(tx, state.agent, state.conversation.user_id)
     if not view.folders:
         return state
@@ -368,7 +406,12 @@ def with_directories(tx: Transaction, state: AgentState) -> AgentState:
 
 
 def with_folders(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
-    """Return the agents with the files that their turns see."""
+    """Return the agents with the files that their turns see.
+
+    Args:
+        tx: The transaction, or a read.
+        states: Agents of one organization with their conversations, in the order of the result.
+    """
     if len(states) == 1:
         return [with_directories(tx, states[0])]
     return with_all_directories(tx, states)
@@ -391,6 +434,10 @@ def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[
     """Add the folders to the states of a list of agents.
 
     This takes five statements for all agents, and one more for each file that is shown in part.
+
+    Args:
+        tx: The transaction, or a read.
+        states: Agents of one organization with their conversations, in the order of the result.
     """
     agent_ids = [state.agent.id for state in states if state.agent.settings.get("has_folders")]
     attached = queries.folders_of_agents(tx, agent_ids)

@@ -26,7 +26,7 @@ router = Routes(
     open_paths=[f"{STATIC}/{name}" for name in PARTS.values()],
 )
 _HTML: dict[int | str, Json] = {200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
-# The page may run only its own scripts and may load nothing, whatever page embeds it.
+# The page may run only the scripts in it, and may load nothing, on any page that embeds it.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -72,6 +72,14 @@ async def artifact(context: RequestContext, user_id: str, file_path: str) -> Res
 
 @cache
 def content(name: str) -> bytes:
+    """Return the bytes of a static file of the viewer.
+
+    Args:
+        name: A value of `PARTS`.
+
+    Raises:
+        NotFound: There is no such file.
+    """
     if name not in PARTS.values():
         raise NotFound(f"There is no file {name[:80]}.")
     return files("ricordo.features.files.latex").joinpath("static", name).read_bytes()

@@ -48,7 +48,12 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
 
 
 def file_name(title: str) -> str:
-    """Return the title as a file's name, short enough in bytes in any script."""
+    """Return the title as a file's name, short enough in bytes in any script.
+
+    Args:
+        title: The title of the notes, in any script. Without letters and digits, the name is
+            "notes".
+    """
     name = re.sub(r"[\W_]+", "-", normal_name(title.lower())).strip("-")[:60]
     name = name.encode("utf-8", "ignore")[:_LONGEST_NAME].decode("utf-8", "ignore")
     return name.strip("-") or "notes"

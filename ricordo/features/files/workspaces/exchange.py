@@ -9,7 +9,12 @@ from typing import Any
 
 
 def packed(header: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
-    """Return the header and the files as one byte string."""
+    """Return the header and the files as one byte string.
+
+    Args:
+        header: The header, as a value for JSON.
+        files: The contents by path.
+    """
     parts = [json.dumps(header).encode(), b"\n"]
     for path, content in files.items():
         parts += [json.dumps({"path": path, "size": len(content)}).encode(), b"\n", content]
@@ -17,9 +22,13 @@ def packed(header: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
 
 
 def unpacked(packed_bytes: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the header and the files.
+    """Return the header, and the files by path.
 
-    Raises ValueError if the bytes have another form.
+    Args:
+        packed_bytes: The bytes in the form that `packed` returns; they are not trusted.
+
+    Raises:
+        ValueError: The bytes have another form.
     """
     header, offset = _line(packed_bytes, 0)
     files: dict[str, bytes] = {}

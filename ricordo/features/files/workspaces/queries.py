@@ -73,13 +73,20 @@ class Space:
 
         A folder with the name of the instructions is refused too, since teachers could not write
         the file then.
+
+        Args:
+            path: A path from `service.path_of`.
         """
         if not self.is_shared or self.is_teachers:
             return True
         return path.split("/", 1)[0] != INSTRUCTIONS
 
     def require_may_change(self, path: str) -> None:
-        """Raise Forbidden if the writer may not change this file."""
+        """Raise Forbidden if the writer may not change this file.
+
+        Args:
+            path: A path from `service.path_of`.
+        """
         if not self.may_change(path):
             raise Forbidden(
                 f"{INSTRUCTIONS} of the shared workspace is part of every student's prompt, so "
@@ -148,21 +155,45 @@ _CHANGE = setter(
 
 
 def digest_of(content: bytes) -> str:
+    """Return the digest of a file, as in `WorkspaceFile.digest`.
+
+    Args:
+        content: The whole content.
+    """
     return sha256(content).hexdigest()
 
 
 def listed(tx: Transaction, space: Space) -> Sequence[WorkspaceFile]:
-    """Return the files of the workspace, sorted by path."""
+    """Return the files of the workspace, sorted by path.
+
+    Args:
+        tx: The transaction, or a read.
+        space: The workspace.
+    """
     return sorted(
         _ROWS.all(tx, _LISTED[space.is_shared], _values(space)), key=lambda file: file.path
     )
 
 
 def find(tx: Transaction, space: Space, path: str) -> WorkspaceFile | None:
+    """Return the file at this path; None if there is none.
+
+    Args:
+        tx: The transaction, or a read.
+        space: The workspace.
+        path: A path from `service.path_of`.
+    """
     return _ROWS.first(tx, _FIND[space.is_shared], _values(space, path))
 
 
 def content(tx: Transaction, space: Space, path: str) -> bytes | None:
+    """Return the content of a file; None if there is no file.
+
+    Args:
+        tx: The transaction, or a read.
+        space: The workspace.
+        path: A path from `service.path_of`.
+    """
     row = tx.first(_CONTENT[space.is_shared], _values(space, path))
     if row is None:
         return None
@@ -170,20 +201,30 @@ def content(tx: Transaction, space: Space, path: str) -> bytes | None:
 
 
 def contents(tx: Transaction, space: Space) -> dict[str, bytes]:
-    """Return the contents of all files by path."""
+    """Return the contents of all files by path.
+
+    Args:
+        tx: The transaction, or a read.
+        space: The workspace. Its quota limits the size of the result.
+    """
     return {
         row.path: bytes(row.content) for row in tx.all(_CONTENTS[space.is_shared], _values(space))
     }
 
 
 def used(tx: Transaction, space: Space) -> tuple[int, int]:
-    """Return the number of files and of their bytes."""
+    """Return the number of files and of their bytes.
+
+    Args:
+        tx: The transaction, or a read.
+        space: The workspace.
+    """
     row = tx.all(_USED[space.is_shared], _values(space))[0]
     return int(row.files), int(row.bytes)
 
 
 def has_within(tx: Transaction, space: Space, folder: str) -> bool:
-    """Return whether a file is in this folder.
+    """Return True if a file is in this folder.
 
     Args:
         tx: The transaction.

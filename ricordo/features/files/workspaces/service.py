@@ -42,6 +42,9 @@ def mode_of(agent: Agent) -> Mode:
     """Return the mode of the agent's workspace: its course's, else "isolated".
 
     "isolated" is one workspace for each user, "shared" one for all.
+
+    Args:
+        agent: The agent with its settings. A mode that is unknown here counts as "none".
     """
     course = agent.settings.get("course") or {}
     mode = course.get("workspace", "isolated")
@@ -71,7 +74,12 @@ def space_of(agent: Agent, user_id: str | None) -> Space:
 
 
 def with_instructions(tx: Transaction, state: AgentState) -> AgentState:
-    """Add the text of the workspace's CLAUDE.md to the state, in one statement."""
+    """Add the text of the workspace's CLAUDE.md to the state, in one statement.
+
+    Args:
+        tx: The transaction, or a read.
+        state: The agent with its conversation. Without a workspace, the state is returned as it is.
+    """
     try:
         space = space_of(state.agent, state.conversation.user_id)
     except Invalid:
@@ -88,7 +96,12 @@ def with_instructions(tx: Transaction, state: AgentState) -> AgentState:
 def path_of(text: str) -> str:
     """Return the normal form of a file's path.
 
-    Raises Invalid if it leads out of the workspace, or if some systems could not store it.
+    Args:
+        text: The path in the workspace, with slashes between folders. "./" or "/workspace/" at its
+            beginning is removed.
+
+    Raises:
+        Invalid: The path leads out of the workspace, or some systems could not store it.
     """
     path = normal_name(text.strip())
     path = path.removeprefix("./").removeprefix("/workspace/")
@@ -117,7 +130,16 @@ def path_of(text: str) -> str:
 
 
 def require(tx: Transaction, space: Space, path: str) -> WorkspaceFile:
-    """Return the file. Raises NotFound."""
+    """Return the file.
+
+    Args:
+        tx: The transaction, or a read.
+        space: The workspace.
+        path: A path from `path_of`.
+
+    Raises:
+        NotFound: There is no such file.
+    """
     file = queries.find(tx, space, path)
     if file is None:
         raise NotFound(f'There is no file "{path[:80]}" in this workspace.')
@@ -125,7 +147,16 @@ def require(tx: Transaction, space: Space, path: str) -> WorkspaceFile:
 
 
 def read(tx: Transaction, space: Space, path: str) -> bytes:
-    """Return the content of the file. Raises NotFound."""
+    """Return the content of the file.
+
+    Args:
+        tx: The transaction, or a read.
+        space: The workspace.
+        path: A path from `path_of`.
+
+    Raises:
+        NotFound: There is no such file.
+    """
     require(tx, space, path)
     return queries.content(tx, space, path) or b""
 
@@ -133,7 +164,14 @@ def read(tx: Transaction, space: Space, path: str) -> bytes:
 def read_text(tx: Transaction, space: Space, path: str) -> str:
     """Return the text of the file.
 
-    Raises NotFound, or Invalid if it is not UTF-8 text.
+    Args:
+        tx: The transaction, or a read.
+        space: The workspace.
+        path: A path from `path_of`.
+
+    Raises:
+        NotFound: There is no such file.
+        Invalid: The file is not UTF-8 text, or has a NUL character.
     """
     try:
         text = read(tx, space, path).decode("utf-8")
@@ -242,10 +280,12 @@ def save_changes(
 ) -> SavedChanges:
     """Store all changes of a command, or none.
 
-    If a file was changed after the command began, that change is kept, and the command's version
+    If a file was changed after the command began, that change stays, and the command's version
     gets a new path.
 
     Args:
+        tx: The transaction.
+        space: The workspace, with the rights of the writer.
         base: The digests of the files before the command, by path.
         changed: The contents of the files that it wrote, by path.
         deleted: The paths that it deleted.
@@ -343,7 +383,12 @@ def _require_no_folder(tx: Transaction, space: Space, path: str) -> None:
 
 
 def with_all_instructions(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
-    """Add the text of the workspace's CLAUDE.md to each agent that has workspace tools."""
+    """Add the text of the workspace's CLAUDE.md to each agent that has workspace tools.
+
+    Args:
+        tx: The transaction, or a read.
+        states: Agents with their conversations, in the order of the result.
+    """
     return [
         with_instructions(tx, state) if any(tool.name in TOOLS for tool in state.tools) else state
         for state in states

@@ -82,6 +82,12 @@ class TokenResponse(ResponseModel):
 
     @classmethod
     def from_key(cls, key: ApiKey, token: str) -> Json:
+        """Return the response for a token.
+
+        Args:
+            key: The stored token, which is a key with scopes for agents.
+            token: The token itself for its creation, and its id for a list.
+        """
         accesses: dict[str, list[str]] = {}
         for scope in key.scopes:
             if scope.startswith("agent-"):

@@ -152,15 +152,18 @@ def upsert_properties(
     tx: Transaction, context: RequestContext, identity_id: str, body: Properties
 ) -> Json:
     """Set these properties of an identity; other properties are kept."""
+
+    def with_properties(stored: User) -> User:
+        properties = {field["key"]: field for field in (*stored.properties, *_properties(body))}
+        if len(properties) > _MOST_PROPERTIES:
+            raise Invalid(
+                f"An identity has at most {_MOST_PROPERTIES} properties, and this one would have "
+                f"{len(properties)}."
+            )
+        return replace(stored, properties=tuple(properties.values()))
+
     user = _user(tx, context, identity_id)
-    properties = {field["key"]: field for field in (*user.properties, *_properties(body))}
-    if len(properties) > _MOST_PROPERTIES:
-        raise Invalid(
-            f"An identity has at most {_MOST_PROPERTIES} properties, and this one would have "
-            f"{len(properties)}."
-        )
-    changed = replace(user, properties=tuple(properties.values()))
-    return _response(tx, users.change(tx, context.scope, changed))
+    return _response(tx, users.change(tx, context.scope, user.id, with_properties))
 
 
 @router.delete("/identities/{identity_id}", response_model=NoteResponse)
@@ -253,7 +256,7 @@ def _changed(tx: Transaction, context: RequestContext, user: User, body: Identit
         "properties": None if body.properties is None else _properties(body.properties),
     }
     changes = {name: field for name, field in changes.items() if field is not None}
-    changed = users.change(tx, context.scope, replace(user, **changes))
+    changed = users.change(tx, context.scope, user.id, lambda stored: replace(stored, **changes))
     _attach(tx, context, changed, body)
     return _response(tx, changed)
 

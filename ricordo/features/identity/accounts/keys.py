@@ -167,13 +167,21 @@ async def revoke_key(
 
 
 def require_administrator(scope: Scope) -> None:
-    """Raise Forbidden for services, developers and users, whatever their scopes are."""
+    """Raise Forbidden for services, developers and users, whatever their scopes are.
+
+    Args:
+        scope: The caller.
+    """
     if scope.role != "admin":
         raise Forbidden("Only administrators may do that. Use a key with the role admin.")
 
 
 def forget_cached(context: RequestContext) -> None:
-    """Drop cached credentials after keys or users changed."""
+    """Drop cached credentials after keys or users changed.
+
+    Args:
+        context: The context of the request that changed them.
+    """
     context.request.app.state.authentication.forget()
 
 
@@ -181,6 +189,9 @@ def require_operator(scope: Scope) -> None:
     """Raise Forbidden for all but the operator.
 
     The operator has RICORDO_API_KEY or the data folder, or runs a server without keys.
+
+    Args:
+        scope: The caller.
     """
     if (
         scope.key_id is not None

@@ -4,6 +4,7 @@ Deleting a user erases all of the user's data.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import Response
@@ -107,19 +108,25 @@ async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> U
 
     def change(tx: Transaction) -> User:
         before = users.require(tx, context.scope, user)
-        fields = body.model_dump(include={"name", "identifier", "email"}, exclude_none=True)
-        changed = replace(before, **fields)
-        if body.disabled is not None and body.disabled != (before.disabled_at is not None):
-            changed = replace(changed, disabled_at=tx.clock.now() if body.disabled else None)
+        changed = users.change(tx, context.scope, before.id, partial(_with_changes, tx, body))
+        if changed.disabled_at != before.disabled_at:
             # Enabling the user restores neither sessions nor links, so a lost device stays logged
             # out.
             keys.end_sessions_of(tx, before.id)
             sign_in_links.revoke_all_of(tx, before.id)
-        return users.change(tx, context.scope, replace(changed, email=changed.email or None))
+        return changed
 
     changed = await context.store.write(change)
     forget_cached(context)
     return changed
+
+
+def _with_changes(tx: Transaction, body: UserUpdate, stored: User) -> User:
+    fields = body.model_dump(include={"name", "identifier", "email"}, exclude_none=True)
+    changed = replace(stored, **fields)
+    if body.disabled is not None and body.disabled != (stored.disabled_at is not None):
+        changed = replace(changed, disabled_at=tx.clock.now() if body.disabled else None)
+    return replace(changed, email=changed.email or None)
 
 
 @router.delete("/{user}", response_model=ReceiptResponse, responses=_BOTH)

@@ -48,11 +48,22 @@ class LoginAttempt:
     stays: bool = False
 
     def sign(self, secret: bytes) -> str:
+        """Return the login as the value of a signed cookie.
+
+        Args:
+            secret: The server's key for such cookies.
+        """
         text = urlsafe_b64encode(orjson.dumps(asdict(self))).decode()
         return f"{text}.{hmac.digest(secret, text.encode(), 'sha256').hex()}"
 
 
 def begin(next: str, *, stays: bool = False) -> LoginAttempt:
+    """Return a new login with random values, which lasts ten minutes.
+
+    Args:
+        next: The path of this server to open after the login; the caller has checked it.
+        stays: The session shall outlast the browser.
+    """
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     return LoginAttempt(state, nonce, verifier, next, time.time() + ATTEMPT_SECONDS, stays)
 
@@ -172,7 +183,13 @@ class LoginProvider:
     def identifier(self, claims: Json) -> str:
         """Return the person's identifier: the configured claim, or `sub` after the issuer's name.
 
-        Raises Forbidden if the provider has not verified the claim.
+        Args:
+            claims: The claims of the verified token.
+
+        Raises:
+            Forbidden: The claim is missing, is an unverified e-mail address, or has the form of a
+                user's id.
+            Invalid: No user can have this identifier.
         """
         name = self._claim or "sub"
         claim = claims.get(name)
@@ -282,18 +299,21 @@ def open_session(
     Raises:
         Forbidden: if the user is disabled.
         Invalid: if no user can have this identifier or e-mail address.
+        Collision: if a new person's identifier looks like another user's.
     """
     everybody = Scope()
     user = users.named(tx, everybody.organization_id, identifier)
     is_new = user is None
     user = user or users.find_or_make(tx, everybody, identifier, is_subject=True)
+
+    def described(stored: User) -> User:
+        name = _name(claims, stored) if is_new else stored.name
+        return replace(stored, name=name, email=_email(claims) or stored.email)
+
+    if described(user) != user:
+        user = users.change(tx, everybody, user.id, described)
     if user.disabled_at is not None:
         raise Forbidden("This user is disabled. Ask an administrator.")
-    described = replace(
-        user, name=_name(claims, user) if is_new else user.name, email=_email(claims) or user.email
-    )
-    if described != user:
-        users.change(tx, everybody, described)
     expires_at = tx.clock.now() + seconds * SECOND
     draft = KeyDraft(
         "login",
@@ -304,7 +324,7 @@ def open_session(
         kind="session",
     )
     stored, key = keys.create(tx, replace(everybody, user_id=user.id), secret, draft)
-    return key, keys.scope_of(stored, described)
+    return key, keys.scope_of(stored, user)
 
 
 def _name(claims: Json, user: User) -> str:

@@ -102,7 +102,9 @@ def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collect
         return users.create(tx, scope, draft)
     _require_same_person(tx, user, person, invited_ids)
     if person.email and not user.email:
-        user = users.change(tx, scope, replace(user, email=person.email))
+        user = users.change(
+            tx, scope, user.id, lambda stored: replace(stored, email=stored.email or person.email)
+        )
     return user
 
 

@@ -38,7 +38,15 @@ class FactChange:
 
 
 def require_owner(scope: Scope, user: User) -> None:
-    """Raise Forbidden unless the caller may decide about this user's memory."""
+    """Raise Forbidden unless the caller may decide about this user's memory.
+
+    Args:
+        scope: The caller.
+        user: The user whom the facts are about.
+
+    Raises:
+        Forbidden: The caller is neither the user nor may decide for the user.
+    """
     if not scope.may_decide_for("user", user.id):
         raise Forbidden("Only the user may decide about facts. Use one of the user's keys.")
 

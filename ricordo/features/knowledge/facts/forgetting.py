@@ -35,6 +35,17 @@ class UnfoundedFacts:
         needle: Needle,  # noqa: ARG002
         after: int,
     ) -> tuple[list[Item], int | None]:
+        """Return the facts among the next rows of which a quote was forgotten.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the search, of which only the user counts.
+            needle: Not used.
+            after: The position from the previous call; 0 at the start.
+
+        Returns:
+            The items, and the next position; None at the end.
+        """
         rows, position = portion(tx, user_facts, queries.ids_of_user(owned.user_id), after)
         facts = queries.by_ids(tx, [row.id for row in rows]) if rows else []
         items = [
@@ -47,6 +58,14 @@ class UnfoundedFacts:
     def remove(
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
     ) -> None:
+        """Delete the facts without remaining quotes, and shorten the evidence of the others.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the removal; facts of other users are not changed.
+            forgetting: The state of the work, whose counts are changed.
+            items: Items that `find` returned.
+        """
         facts = queries.by_ids(tx, [item.key for item in items])
         users_facts = [fact for fact in facts if fact.user_id == owned.user_id]
         for fact, standing in _with_standing(tx, users_facts):

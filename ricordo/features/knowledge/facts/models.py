@@ -67,6 +67,12 @@ class FactResponse(ResponseModel):
 
     @classmethod
     def from_fact(cls, fact: UserFact, replaced: UserFact | None = None) -> Json:
+        """Return the response for a fact.
+
+        Args:
+            fact: The fact.
+            replaced: The fact that a proposed one would replace; None: no `change` is shown.
+        """
         return cls.of(
             fact,
             text=text_of(fact),

@@ -65,6 +65,7 @@ _COUNTS = (
     .group_by(user_facts.c.state)
 )
 _REPLACED_BY = FACTS.select.where(equal(user_facts, "user_id", "replacement_id"))
+_REMOVE = delete(user_facts).where(equal(user_facts, "id"))
 _MARK = select(fact_marks.c.read_to).where(equal(fact_marks, "conversation_id", "user_id"))
 _SET_MARK = Replacing(fact_marks, "read_to")
 _POLICIES = select(fact_policies.c.user_id, fact_policies.c.policy).where(
@@ -143,17 +144,35 @@ def of_states(
 
 
 def ids_of_user(user_id: str) -> Select[Any]:
-    """Return a statement for the ids of all facts of a user."""
+    """Return a statement for the ids of all facts of a user.
+
+    Args:
+        user_id: The user whom the facts are about.
+    """
     return select(user_facts.c.seq, user_facts.c.id).where(user_facts.c.user_id == user_id)
 
 
 def counts(tx: Transaction, user_id: str) -> dict[str, int]:
-    """Return the number of the user's facts by state."""
+    """Return the number of the user's facts by state.
+
+    Args:
+        tx: The transaction.
+        user_id: The user. States without facts are missing.
+    """
     return {row.state: row.facts for row in tx.all(_COUNTS, {"user_id": user_id})}
 
 
 def waiting(tx: Transaction, _organization_id: str, user_id: str) -> Waiting | None:
-    """Return the number of facts that wait for the user's approval, for digests."""
+    """Return the number of facts that wait for the user's approval, for digests.
+
+    Args:
+        tx: The transaction.
+        _organization_id: Not used.
+        user_id: The user who decides.
+
+    Returns:
+        The number with the page of facts; None if no fact waits.
+    """
     number = counts(tx, user_id).get("proposed", 0)
     if not number:
         return None
@@ -161,10 +180,19 @@ def waiting(tx: Transaction, _organization_id: str, user_id: str) -> Waiting | N
 
 
 def remove(tx: Transaction, fact: UserFact) -> int:
-    """Delete a fact with the older wordings that it replaced; return the number of deleted rows."""
-    older = FACTS.all(tx, _REPLACED_BY, {"user_id": fact.user_id, "replacement_id": fact.id})
-    removed = sum(remove(tx, wording) for wording in older if wording.state == "replaced")
-    return removed + tx.run(delete(user_facts).where(user_facts.c.id == fact.id))
+    """Delete a fact with the older wordings that it replaced; return the number of deleted rows.
+
+    Args:
+        tx: The transaction.
+        fact: The fact, whose user is locked by the caller.
+    """
+    wordings = [fact]
+    # The list grows in the loop: each older wording may have replaced others.
+    for wording in wordings:
+        parameters = {"user_id": wording.user_id, "replacement_id": wording.id}
+        older = FACTS.all(tx, _REPLACED_BY, parameters)
+        wordings += [earlier for earlier in older if earlier.state == "replaced"]
+    return sum(tx.run(_REMOVE, {"id": wording.id}) for wording in reversed(wordings))
 
 
 def read_to(tx: Transaction, conversation_id: str, user_id: str) -> int:
@@ -180,6 +208,14 @@ def read_to(tx: Transaction, conversation_id: str, user_id: str) -> int:
 
 
 def set_mark(tx: Transaction, conversation_id: str, user_id: str, read_to: int) -> None:
+    """Store the seq of the conversation's last message that was read for facts.
+
+    Args:
+        tx: The transaction.
+        conversation_id: The conversation.
+        user_id: The user whose messages were read.
+        read_to: The seq of the message.
+    """
     tx.run(_SET_MARK, {"conversation_id": conversation_id, "user_id": user_id, "read_to": read_to})
 
 
@@ -228,7 +264,12 @@ def unread_of(
 
 
 def insert(tx: Transaction, *facts: UserFact) -> None:
-    """Store facts of one user, with the egress labels of their kinds."""
+    """Store facts of one user, with the egress labels of their kinds.
+
+    Args:
+        tx: The transaction.
+        *facts: New facts, all of one user; without any, nothing happens.
+    """
     if not facts:
         return
     labels = kind_labels(tx, facts[0].organization_id, facts[0].user_id)
@@ -279,7 +320,16 @@ def set_kind_label(
 
 
 def fact_labels(tx: Transaction, user_id: str, kind: FactKind) -> list[str | None]:
-    """Return the different egress labels of the user's stored facts of a kind."""
+    """Return the different egress labels of the user's stored facts of a kind.
+
+    Args:
+        tx: The transaction.
+        user_id: The user whom the facts are about.
+        kind: The kind of facts.
+
+    Returns:
+        The labels in no fixed order; None is for facts without a label.
+    """
     statement = select(user_facts.c.egress).where(_is_of_kind(user_id, kind)).distinct()
     return [row.egress for row in tx.all(statement)]
 
@@ -354,12 +404,21 @@ def set_policy(
 
 
 def is_any_on(tx: Transaction) -> bool:
-    """Return whether facts are read for anyone on this server."""
+    """Return whether facts are read for anyone on this server.
+
+    Args:
+        tx: The transaction.
+    """
     return FactSettings.current().facts != "off" or tx.first(_IS_ANY_ON, {}) is not None
 
 
 def users_with_facts(tx: Transaction, organization_id: str) -> list[str]:
-    """Return the ids of the users about whom facts now hold."""
+    """Return the ids of the users about whom facts now hold.
+
+    Args:
+        tx: The transaction.
+        organization_id: The users' organization.
+    """
     statement = (
         select(user_facts.c.user_id)
         .where(user_facts.c.organization_id == organization_id, user_facts.c.state == "current")

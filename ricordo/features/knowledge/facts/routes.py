@@ -200,13 +200,25 @@ def choose_common_policy(tx: Transaction, context: RequestContext, body: FactPol
 
 
 def responses_of(tx: Transaction, facts: Sequence[UserFact]) -> list[Json]:
-    """Return facts as responses; a proposed fact has the sentence that it would replace."""
+    """Return facts as responses; a proposed fact has the sentence that it would replace.
+
+    Args:
+        tx: The transaction.
+        facts: Facts of one user, whose access is checked before.
+    """
     ids = [fact.replaces_id for fact in facts if fact.state == "proposed" and fact.replaces_id]
     replaced = {fact.id: fact for fact in queries.by_ids(tx, ids)} if ids else {}
     return [FactResponse.from_fact(fact, replaced.get(fact.replaces_id or "")) for fact in facts]
 
 
 def policy_response(tx: Transaction, organization_id: str, user_id: str) -> Json:
+    """Return the policy in effect, with the choice that it comes from.
+
+    Args:
+        tx: The transaction, or a read.
+        organization_id: The organization of the user.
+        user_id: The user; `EVERYBODY` for users who made no choice.
+    """
     choices = queries.policies(tx, organization_id, user_id)
     if user_id and user_id in choices:
         return FactPolicyResponse.of(None, policy=choices[user_id], chosen_by="user")
@@ -216,7 +228,17 @@ def policy_response(tx: Transaction, organization_id: str, user_id: str) -> Json
 
 
 def moment_of(text: str) -> int:
-    """Return the time that a text names; for a day, return its end. Raises Invalid."""
+    """Return the time that a text names; for a day, return its end.
+
+    Args:
+        text: A day such as 2026-05-01, in UTC, or a time in ISO 8601.
+
+    Returns:
+        The time in microseconds UTC.
+
+    Raises:
+        Invalid: The text is neither.
+    """
     try:
         if len(text) == len("2026-05-01"):
             day = date.fromisoformat(text) + timedelta(days=1)

@@ -96,7 +96,11 @@ def _send_again(tx: Transaction, session: HonchoSession) -> None:
 
 
 def next_name(name: str) -> str:
-    """Return the name of a session that replaces another session: `chat_1`, then `chat_1__2`."""
+    """Return the name of a session that replaces another session: `chat_1`, then `chat_1__2`.
+
+    Args:
+        name: The session's name at Honcho.
+    """
     match = _GENERATION.search(name)
     if match is None:
         return f"{name}__2"

@@ -22,7 +22,13 @@ def is_on() -> bool:
 async def answer(user_id: str, question: str) -> str | None:
     """Return Honcho's answer about the user; None if it knows nothing.
 
-    Raises Unavailable, Invalid.
+    Args:
+        user_id: The user's id, which is the name of the peer at Honcho.
+        question: The question about the user.
+
+    Raises:
+        Unavailable: The client is not installed, or Honcho is not reached.
+        Invalid: Honcho refuses.
     """
     async with connected() as honcho:
         peer = await honcho.aio.peer(user_id)

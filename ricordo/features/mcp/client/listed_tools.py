@@ -54,6 +54,12 @@ class ListedTool:
 
 
 def fingerprint_of(description: str, parameters: Mapping[str, Any]) -> str:
+    """Return a hash of the text and schema that a model sees.
+
+    Args:
+        description: The description, without invisible characters.
+        parameters: The JSON schema of the arguments; the order of its keys has no effect.
+    """
     text = orjson.dumps([description, parameters], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()
 
@@ -69,6 +75,12 @@ class ToolList:
         self.refused: dict[str, str] = {}
 
     def filtered(self, tools: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return the tools that the library can read, reduced to three fields.
+
+        Args:
+            tools: The tools of one page, as the server sent them; they are not trusted. All after
+                the first 129 are ignored.
+        """
         usable = []
         for tool in tools[: MOST_TOOLS + 1]:
             if isinstance(tool, dict):
@@ -95,6 +107,12 @@ class ToolList:
         return usable
 
     def refuse(self, name: str, reason: str) -> None:
+        """Record that a tool is left out.
+
+        Args:
+            name: The name of the tool, maybe with invisible characters.
+            reason: The reason as a sentence, cut to 200 characters.
+        """
         if len(self.refused) <= MOST_TOOLS:
             self.refused[plain(name)[:_LONGEST_NAME] or "?"] = reason[:_LONGEST_REASON]
 
@@ -102,7 +120,10 @@ class ToolList:
 async def read_tools(client: "Client", refused: ToolList) -> list[ListedTool]:
     """Return the usable tools that the server lists.
 
-    `refused` receives all other tools, each with the reason.
+    Args:
+        client: The library's client in an open session.
+        refused: The list of the session's stream. It is emptied, then receives all other tools,
+            each with the reason.
     """
     from mcp.types import PaginatedRequestParams
 
@@ -138,7 +159,11 @@ async def read_tools(client: "Client", refused: ToolList) -> list[ListedTool]:
 
 
 def plain(text: str) -> str:
-    """Remove invisible characters that models read: controls, tags, directions."""
+    """Remove invisible characters that models read: controls, tags, directions.
+
+    Args:
+        text: A text from a server. Line feeds and tabs stay.
+    """
     return "".join(
         character for character in text if character.isprintable() or character in "\n\t"
     )

@@ -67,7 +67,17 @@ class ServerConfig(RequestPart):
     env: Environment | None = None
 
     def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
-        """Return the server and its secrets after this change; an omitted field keeps its value."""
+        """Return the server and its secrets after this change; an omitted field keeps its value.
+
+        Args:
+            before: The server before the change; a new one has the id "".
+            secrets: Its secrets in plain text. They are dropped if the address or the command
+                changes.
+
+        Raises:
+            Invalid: A server with an address would become a program or the reverse, or a new
+                address comes without a token, headers or environment.
+        """
         if self.command:
             default_kind: ServerKind = "stdio"
         else:
@@ -137,7 +147,15 @@ class ServerUpdate(RequestModel):
     )
 
     def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
-        """Return the server and its secrets after this change."""
+        """Return the server and its secrets after this change.
+
+        Args:
+            before: The server before the change; a new one has the id "".
+            secrets: Its secrets in plain text.
+
+        Raises:
+            Invalid: The change of the connection is not allowed.
+        """
         server, secrets = self.config.applied(before, secrets)
         config = {**server.config, **without_none(allowed_tools=self.allowed_tools)}
         return replace(server, name=self.server_name or before.name, config=config), secrets
@@ -242,7 +260,12 @@ class ServerResponse(ResponseModel):
 
     @classmethod
     def from_server(cls, server: McpServer) -> Json:
-        """Return the response for a server, without its secrets."""
+        """Return the response for a server, without its secrets.
+
+        Args:
+            server: The stored server. Its headers and variables are shown by name, with `MASK` as
+                values.
+        """
         config = server.config
         names = ("server_url", "auth_header", "command", "allowed_tools")
         is_started = server.kind == "stdio"
@@ -270,7 +293,12 @@ class ConsentResponse(ResponseModel):
 
 
 def named_response(server: McpServer) -> Json:
-    """Return a server in the form of older clients."""
+    """Return a server in the form of older clients.
+
+    Args:
+        server: The stored server. Its headers and variables are shown by name, with `MASK` as
+            values.
+    """
     config = server.config
     masked = {name: dict.fromkeys(config.get(name, ()), MASK) for name in ("headers", "env")}
     common = {"server_name": server.name, "type": server.kind}
@@ -290,7 +318,12 @@ def named_response(server: McpServer) -> Json:
 
 
 def tool_response(served: ServedTool, tool: Tool) -> Json:
-    """Return a tool, with its fault and its server's waiting version, if any."""
+    """Return a tool, with its fault and its server's waiting version, if any.
+
+    Args:
+        served: The state of the tool at its server.
+        tool: The stored tool, as models see it.
+    """
     state: dict[str, Any] = without_none(**{"mcp:DISABLED": served.reason, "mcp:HELD": served.held})
     return ToolResponse.of(replace(tool, metadata={**tool.metadata, **state}))
 

@@ -67,7 +67,11 @@ class KeptTokens:
         return OAuthToken.model_validate(self.credentials["tokens"])
 
     async def set_tokens(self, tokens: "OAuthToken") -> None:
-        """Store new tokens, with the server's metadata for their refresh."""
+        """Store new tokens, with the server's metadata for their refresh.
+
+        Args:
+            tokens: The tokens from the server; `expires_in` counts from now, in seconds.
+        """
         if self.provider:
             metadata = self.provider.context.oauth_metadata
         else:
@@ -89,7 +93,11 @@ class KeptTokens:
         return OAuthClientInformationFull.model_validate(self.credentials["client"])
 
     async def set_client_info(self, client_info: "OAuthClientInformationFull") -> None:
-        """Set the registration of this client; it is stored later, together with the tokens."""
+        """Set the registration of this client; it is stored later, together with the tokens.
+
+        Args:
+            client_info: The registration that the server returned.
+        """
         self.credentials["client"] = client_info.model_dump(mode="json", exclude_none=True)
 
 
@@ -109,6 +117,12 @@ class SharedTokens(httpx2.Auth):
         """Send the request with the token.
 
         If the server no longer accepts the token, refresh it and send the request once more.
+
+        Args:
+            request: The request, which gets the header with the token.
+
+        Raises:
+            OAuthFlowError: The library cannot refresh the token, so a new consent is needed.
         """
         from mcp.client.auth import OAuthFlowError
 

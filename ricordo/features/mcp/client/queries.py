@@ -39,12 +39,26 @@ note = _SERVERS.updates("refused", "last_error", "last_at")
 
 
 def insert_one(tx: Transaction, server: McpServer) -> None:
-    """Store a new server. Raises Collision if the organization has one of its name."""
+    """Store a new server.
+
+    Args:
+        tx: The transaction.
+        server: The server with its encrypted secrets.
+
+    Raises:
+        Collision: The organization has a server of its name.
+    """
     require_free(tx, server)
     _SERVERS.insert(tx, server)
 
 
 def require_free(tx: Transaction, server: McpServer) -> None:
+    """Raise Collision if another server of the organization has this server's name.
+
+    Args:
+        tx: The transaction, or a read.
+        server: The server, stored or not.
+    """
     key = {"organization_id": server.organization_id, "name": server.name}
     namesake = _SERVERS.first(tx, _BY_NAME, key)
     if namesake and namesake.id != server.id:
@@ -55,6 +69,16 @@ def require_free(tx: Transaction, server: McpServer) -> None:
 
 
 def named(tx: Transaction, scope: Scope, name: str) -> McpServer:
+    """Return the server with this name.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose organization is searched.
+        name: The exact name.
+
+    Raises:
+        NotFound: There is no such server.
+    """
     server = _SERVERS.first(tx, _BY_NAME, {"organization_id": scope.organization_id, "name": name})
     if server is None:
         raise NotFound(f"MCP server with name {name} not found")
@@ -62,11 +86,26 @@ def named(tx: Transaction, scope: Scope, name: str) -> McpServer:
 
 
 def every(tx: Transaction, scope: Scope) -> list[McpServer]:
+    """Return all servers of the caller's organization, oldest first.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+    """
     return _SERVERS.all(tx, _ALL, {"organization_id": scope.organization_id})
 
 
 def of_tool(tx: Transaction, scope: Scope, tool_id: str) -> tuple[McpServer, ServedTool]:
-    """Return a tool's server and the tool's state. Raises NotFound."""
+    """Return a tool's server and the tool's state.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        tool_id: A tool of the type `external_mcp`.
+
+    Raises:
+        NotFound: No server of the organization has the tool.
+    """
     row = tx.first(_OF_TOOL, {"tool_id": tool_id, "organization_id": scope.organization_id})
     if row is None:
         raise NotFound(
@@ -77,7 +116,12 @@ def of_tool(tx: Transaction, scope: Scope, tool_id: str) -> tuple[McpServer, Ser
 
 
 def tools_of(tx: Transaction, server_id: str) -> list[tuple[ServedTool, Tool]]:
-    """Return the stored tools of a server, in the order of their creation."""
+    """Return the stored tools of a server, in the order of their creation.
+
+    Args:
+        tx: The transaction, or a read.
+        server_id: The server of any organization.
+    """
     width = len(_SERVED.columns)
     return [
         (_SERVED.of(row[:width]), tools.ROWS.of(row[width:]))
@@ -86,15 +130,32 @@ def tools_of(tx: Transaction, server_id: str) -> list[tuple[ServedTool, Tool]]:
 
 
 def servers_with_held(tx: Transaction, scope: Scope) -> list[str]:
-    """Return a server id for each tool with a change that waits."""
+    """Return a server id for each tool with a change that waits.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose organization is searched.
+    """
     return [row.server_id for row in tx.all(_HELD, {"organization_id": scope.organization_id})]
 
 
 def add_served(tx: Transaction, served_tools: Sequence[ServedTool]) -> None:
+    """Store the states of new tools.
+
+    Args:
+        tx: The transaction, which has stored the tools.
+        served_tools: The states; none changes nothing.
+    """
     _SERVED.insert(tx, *served_tools)
 
 
 def keep(tx: Transaction, served: ServedTool) -> None:
+    """Store the state of a tool: its accepted version, the waiting one, and its fault.
+
+    Args:
+        tx: The transaction.
+        served: The new state.
+    """
     tx.run(
         _KEEP,
         {**new_values({name: getattr(served, name) for name in _STATE}), "this_id": served.tool_id},
@@ -102,4 +163,10 @@ def keep(tx: Transaction, served: ServedTool) -> None:
 
 
 def delete_one(tx: Transaction, server: McpServer) -> None:
+    """Delete a server; its tools are deleted before.
+
+    Args:
+        tx: The transaction.
+        server: The server.
+    """
     tx.run(_DELETE, {"id": server.id})

@@ -45,10 +45,26 @@ MOST_SERVERS = 200  # of an organization
 
 
 def runner_of(context: RequestContext) -> McpRunner:
+    """Return the runner of MCP servers' tools.
+
+    Args:
+        context: The request's context.
+
+    Raises:
+        Unavailable: A plugin has replaced the runner.
+    """
     return runner_in(context.runtime)
 
 
 def runner_in(runtime: Runtime) -> McpRunner:
+    """Return the runner of MCP servers' tools.
+
+    Args:
+        runtime: The running server.
+
+    Raises:
+        Unavailable: A plugin has replaced the runner.
+    """
     runner = runtime.toolbox.runner("external_mcp")
     if not isinstance(runner, McpRunner):
         raise Unavailable("Another plugin runs the tools of MCP servers on this server.")
@@ -58,8 +74,13 @@ def runner_in(runtime: Runtime) -> McpRunner:
 def failure(error: Unavailable) -> Response:
     """Return the response for a server's failure, with the statuses that clients know.
 
-    It is 408 if the server took too long, otherwise 502. Raises a failure of this server's
-    database.
+    It is 408 if the server took too long, otherwise 502.
+
+    Args:
+        error: The failure of the MCP server.
+
+    Raises:
+        DatabaseFailed: The error is a failure of this server's database.
     """
     if isinstance(error, DatabaseFailed):
         raise error
@@ -71,7 +92,16 @@ def failure(error: Unavailable) -> Response:
 
 
 async def add(context: RequestContext, body: ServerRequest) -> McpServer:
-    """Store a new server, reachable or not, and read its tools."""
+    """Store a new server, reachable or not, and read its tools.
+
+    Args:
+        context: The request's context.
+        body: The requested server.
+
+    Raises:
+        Invalid, Forbidden: No connection to the server is possible.
+        Conflict: There are too many servers, or the name is taken.
+    """
     scope = context.scope
     settings = context.runtime.settings
     blank = McpServer(
@@ -146,17 +176,42 @@ async def refreshed(context: RequestContext, server: McpServer) -> McpServer:
     """Read the tools of a server, and return the server after that.
 
     Its status remains "new" while a slow server is still being read.
+
+    Args:
+        context: The request's context.
+        server: The stored server.
+
+    Raises:
+        NotFound: It was deleted meanwhile.
     """
     await runner_of(context).read_soon(context.store, context.scope, server)
     return await stored(context, server.id)
 
 
 async def remove(context: RequestContext, server: McpServer) -> None:
+    """Delete a server with its tools, and close its session.
+
+    Args:
+        context: The request's context.
+        server: The stored server.
+
+    Raises:
+        Collision: A rule of an agent needs one of the tools.
+    """
     await context.store.write(lambda tx: service.delete(tx, context.scope, server))
     await runner_of(context).forget(server.id)
 
 
 async def stored(context: RequestContext, server_id: str) -> McpServer:
+    """Return the server as it is stored now.
+
+    Args:
+        context: The request's context.
+        server_id: The server.
+
+    Raises:
+        NotFound: The organization has no such server.
+    """
     return await context.store.read(lambda tx: queries.get(tx, context.scope, server_id))
 
 
@@ -284,6 +339,19 @@ async def run_tool(
 
 
 async def run(context: RequestContext, tool_id: str, arguments: Json) -> Any:
+    """Call a tool of a server, and return the response.
+
+    Args:
+        context: The request's context.
+        tool_id: The stored tool.
+        arguments: The arguments by name; only the MCP server checks them.
+
+    Returns:
+        The result; a response with status 408 or 502 if the MCP server fails.
+
+    Raises:
+        NotFound: The tool or its server was deleted.
+    """
     try:
         output = await runner_of(context).call(
             context.store, context.scope, tool_id, arguments, user=context.scope.user_id

@@ -44,7 +44,11 @@ class ServerSecrets:
     oauth: Mapping[str, Any] = field(default_factory=dict)
 
     def sealed(self, settings: Settings) -> str | None:
-        """Return the secrets encrypted for storage, None if there are none."""
+        """Return the secrets encrypted for storage, None if there are none.
+
+        Args:
+            settings: The settings, with the folder of the key.
+        """
         secrets = {name: secret for name, secret in asdict(self).items() if secret}
         if not secrets:
             return None
@@ -106,6 +110,13 @@ async def keep_oauth(
 
 
 def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:
+    """Return the headers of each request to the server.
+
+    Args:
+        server: The server, whose `auth_header` may name the header of the token.
+        secrets: Its secrets in plain text. In the header Authorization, a token without a scheme is
+            sent as a bearer token.
+    """
     headers = dict(secrets.headers)
     if secrets.token:
         name = server.config.get("auth_header") or "Authorization"
@@ -201,7 +212,7 @@ def compare(
 
 
 def _state_now(served: ServedTool, tool: ListedTool | None, reason: str) -> ServedTool:
-    """Return the new state of a stored tool, from what the server now lists.
+    """Return the new state of a stored tool, from the server's present list.
 
     If there is no `tool`, `reason` says why the server does not offer it.
     """
@@ -322,6 +333,17 @@ def _described(
 
 
 def tool_of(tx: Transaction, scope: Scope, server_id: str, tool_id: str) -> tuple[ServedTool, Tool]:
+    """Return a tool of the server, with its state.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        server_id: The server.
+        tool_id: The stored tool.
+
+    Raises:
+        NotFound: The organization has no such server, or the server has no such tool.
+    """
     queries.get(tx, scope, server_id)
     for served, tool in queries.tools_of(tx, server_id):
         if tool.id == tool_id:

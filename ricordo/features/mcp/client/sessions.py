@@ -1,4 +1,4 @@
-"""Sessions with MCP servers: opened on use, kept for a while, limited in number.
+"""Sessions with MCP servers: opened on use, closed when idle, limited in number.
 
 A server may be careless or hostile. Each session is a separate task, so a fault of a server ends
 only its session. Each request has a deadline. The bytes from a server are counted before they are
@@ -80,12 +80,24 @@ class Traffic:
         self.tools = ToolList()
 
     def too_much(self, fault: str) -> TooMuch:
-        """Return the error, and store its text, since the library may replace the error."""
+        """Return the error, and store its text, since the library may replace the error.
+
+        Args:
+            fault: The fault as a sentence for people.
+        """
         self.fault = fault
         return TooMuch(fault)
 
     async def count(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Pass on the pieces of one answer. Raises TooMuch at a limit."""
+        """Pass on the pieces of one answer.
+
+        Args:
+            pieces: The bytes of the answer as they arrive. Each new request starts the limits
+                again.
+
+        Raises:
+            TooMuch: The answer exceeds a limit.
+        """
         size = commas = lines = 0
         questions = self.questions
         async for piece in pieces:
@@ -124,6 +136,15 @@ class _CountedTransport(httpx2.AsyncBaseTransport):
         self._transport = PinnedTransport(PROVIDERS, allow_private=allow_private)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request, and return its response with a counted stream.
+
+        Args:
+            request: The request; compressed answers are refused in its headers.
+
+        Raises:
+            TooMuch: The answer is compressed anyway.
+            PrivateAddress: The address is in a private network.
+        """
         request.headers["accept-encoding"] = "identity"
         response = await self._transport.handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
@@ -500,10 +521,19 @@ class McpSessions:
             self._down[server_id] = (time.monotonic() + DOWN_SECONDS, error)
 
     def retry(self, server_id: str) -> None:
-        """Let the next call ask the server again, even if it was just down."""
+        """Let the next call ask the server again, even if it was just down.
+
+        Args:
+            server_id: The server.
+        """
         self._down.pop(server_id, None)
 
     async def forget(self, server_id: str) -> None:
+        """Close all sessions with a server, and let the next call ask it again.
+
+        Args:
+            server_id: The server, changed or deleted.
+        """
         self.retry(server_id)
         keys = [key for key in self._sessions if key[0] == server_id]
         await asyncio.gather(*(self._sessions.pop(key).close() for key in keys))

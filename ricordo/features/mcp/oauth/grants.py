@@ -64,10 +64,22 @@ class ProgramConsent:
     max_body_bytes: int | None = None
 
     def sign(self, secret: bytes) -> str:
+        """Return the consent as a signed text.
+
+        Args:
+            secret: The key for this purpose: a question or a code.
+        """
         return sign(secret, asdict(self))
 
     @classmethod
     def read(cls, secret: bytes, text: str) -> "ProgramConsent | None":
+        """Return the consent in a signed text; None if the signature is wrong.
+
+        Args:
+            secret: The key for this purpose: a question or a code.
+            text: A text from outside, perhaps made by `sign`. Whether it has expired is not checked
+                here.
+        """
         fields = read_signed(secret, text)
         if fields is None:
             return None
@@ -84,6 +96,12 @@ class Issued:
 
 
 def sign(secret: bytes, content: Any) -> str:
+    """Return the content as a signed text.
+
+    Args:
+        secret: The key for this purpose, from `requests.derive`.
+        content: A value for JSON.
+    """
     text = urlsafe_b64encode(orjson.dumps(content)).decode().rstrip("=")
     return f"{text}.{_signature(secret, text)}"
 
@@ -155,8 +173,7 @@ def refresh_grant(
     """Return new tokens for a refresh token, which then becomes invalid.
 
     If the token was already used, the grant ends, and the scope of its person is returned. The
-    token's signature proves that this server issued it, so nobody can end a grant by guessing its
-    id.
+    token's signature proves that this server issued it, so a guessed id ends no grant.
 
     Args:
         tx: The transaction.
@@ -192,7 +209,12 @@ def refresh_grant(
 
 
 def find_grant(tx: Transaction, token: str) -> ApiKey | None:
-    """Return the grant that a refresh token names, even if the token is no longer valid."""
+    """Return the grant that a refresh token names, even if the token is no longer valid.
+
+    Args:
+        tx: The transaction, or a read.
+        token: A text from outside; None is returned if it has not the form of a refresh token.
+    """
     id = token.removeprefix(_REFRESH_TOKEN).partition(".")[0]
     if not token.startswith(_REFRESH_TOKEN) or not is_id(id, "key"):
         return None

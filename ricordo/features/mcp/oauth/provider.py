@@ -49,6 +49,11 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         self.question = ""
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
+        """Return the registration that a client's id contains; None for another text.
+
+        Args:
+            client_id: The id that a program sent; a signed text that `register_client` made.
+        """
         client = grants.read_signed(derive(self._request, "client"), client_id)
         if client is None:
             return None
@@ -64,7 +69,15 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         )
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
-        """Set the client's id, which is the signed registration itself."""
+        """Set the client's id, which is the signed registration itself.
+
+        Args:
+            client_info: The program's metadata, which is changed: it gets the id, a printable name
+                and all scopes.
+
+        Raises:
+            RegistrationError: The redirect addresses are not allowed, or too long.
+        """
         uris = [str(uri) for uri in client_info.redirect_uris or []]
         printable = filter(str.isprintable, client_info.client_name or "")
         name = "".join(printable).strip()[:_LONGEST_NAME]
@@ -91,7 +104,15 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
     async def authorize(
         self, client: OAuthClientInformationFull, params: AuthorizationParams
     ) -> str:
-        """Return the address of the page of consent."""
+        """Return the address of the page of consent.
+
+        Args:
+            client: The registered program.
+            params: Its request. Scopes that the person lacks are left out of the question.
+
+        Raises:
+            AuthorizeError: The request is for another server, or the person has none of its scopes.
+        """
         caller: Scope = self._request.scope[REQUEST_SCOPE]
         address = public_address(self._request)
         if params.resource and params.resource.rstrip("/") not in (address, f"{address}{RESOURCE}"):
@@ -126,6 +147,13 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
     async def load_authorization_code(
         self, client: OAuthClientInformationFull, authorization_code: str
     ) -> AuthorizationCode | None:
+        """Return the contents of a code; None if the signature or the client is wrong.
+
+        Args:
+            client: The program that presents the code.
+            authorization_code: The text that the program sent. The SDK checks its end and its
+                challenge.
+        """
         consent = ProgramConsent.read(derive(self._request, "code"), authorization_code)
         if consent is None or consent.client_id != client.client_id:
             return None
@@ -144,6 +172,15 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         client: OAuthClientInformationFull,  # noqa: ARG002 - the code was loaded for it
         authorization_code: AuthorizationCode,
     ) -> OAuthToken:
+        """Open the grant of a code, and return its first tokens.
+
+        Args:
+            client: The program that presents the code.
+            authorization_code: The code, as `load_authorization_code` returned it.
+
+        Raises:
+            TokenError: The code was already used, which ends its grant, or its person is disabled.
+        """
         consent = ProgramConsent.read(derive(self._request, "code"), authorization_code.code)
         issued: Issued | Scope | None = None
         if consent is not None:
@@ -160,6 +197,13 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
     async def load_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: str
     ) -> RefreshToken | None:
+        """Return the refresh token with the scopes of its grant; None if it names no grant.
+
+        Args:
+            client: The program that presents the token.
+            refresh_token: The text that the program sent. Its signature and its use are not checked
+                here.
+        """
         grant = await self._store.read(lambda tx: grants.find_grant(tx, refresh_token))
         if grant is None:
             return None
@@ -170,6 +214,16 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
     ) -> OAuthToken:
+        """Return new tokens for a refresh token, which then becomes invalid.
+
+        Args:
+            client: The program that presents the token.
+            refresh_token: The token, as `load_refresh_token` returned it.
+            scopes: The scopes of the new access token, which the SDK has found to be in the grant.
+
+        Raises:
+            TokenError: The token is not valid, or was already used, which ends its grant.
+        """
         issued = await self._store.write(
             lambda tx: grants.refresh_grant(
                 tx, self._key_secret, client.client_id, token=refresh_token.token, scopes=scopes
@@ -186,9 +240,19 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
 
     async def load_access_token(self, token: str) -> AccessToken | None:
         # `revoke_grant` checks the token's client.
+        """Return the token for its revocation, without a check.
+
+        Args:
+            token: The text that the program sent.
+        """
         return AccessToken(token=token, client_id=self._client_id, scopes=[])
 
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
+        """End the grant of this token, if it is the client's.
+
+        Args:
+            token: The token, as one of the two load functions returned it.
+        """
         caller = await self._store.write(
             lambda tx: grants.revoke_grant(tx, self._key_secret, self._client_id, token.token)
         )

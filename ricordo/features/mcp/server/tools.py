@@ -53,9 +53,28 @@ class Memory:
         self._api = Api(inner, user="")
 
     async def get(self, path: str, **query: Any) -> Any:
+        """Return the answer of the API to a read, with the client's rights.
+
+        Args:
+            path: The path, such as "/v1/agents/".
+            **query: The parameters of the query.
+
+        Raises:
+            RicordoError: The API refuses; the message is its sentence.
+        """
         return await self._api.get(path, **query)
 
     async def send(self, method: str, path: str, body: Json) -> Any:
+        """Send a request to the API with the client's rights, and return the answer.
+
+        Args:
+            method: "POST" or "PUT".
+            path: The path, such as "/v1/messages/search".
+            body: The body, as a value for JSON.
+
+        Raises:
+            RicordoError: The API refuses; the message is its sentence.
+        """
         return await self._api.ask(method, path, body)
 
     def block(self, label: str, rest: str = "") -> str:
@@ -90,7 +109,12 @@ class Memory:
     async def agent(self, name: str) -> Json:
         """Return the agent of this name or id, or the only agent without a name.
 
-        Raises Invalid.
+        Args:
+            name: The name or id of an agent; "" for the only agent that the client sees.
+
+        Raises:
+            Invalid: No agent, or several, have the name.
+            RicordoError: The API refuses, as for an unknown id.
         """
         if name.startswith("agent-"):
             agent: Json = await self.get(f"/v1/agents/{quote(name, safe='')}")
@@ -296,11 +320,20 @@ _ARGUMENTS = {name: arguments_model(tool.run) for name, tool in TOOLS.items()}
 
 
 def offered(memory: Memory) -> dict[str, MemoryTool]:
-    """Return the tools that the client's key allows."""
+    """Return the tools that the client's key allows.
+
+    Args:
+        memory: The memory of the client's person, with the key's scopes.
+    """
     return {name: tool for name, tool in TOOLS.items() if set(tool.scopes) <= memory.scopes}
 
 
 def schema_of_tool(name: str) -> ToolSchema:
+    """Return the name, description and parameters that clients see.
+
+    Args:
+        name: A key of `TOOLS`.
+    """
     return describe(TOOLS[name].run, _ARGUMENTS[name])
 
 

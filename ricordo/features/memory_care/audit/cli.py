@@ -62,7 +62,11 @@ def audit_memory(
 
 
 def to_json(outcome: "Audit") -> dict[str, Any]:
-    """Return the whole audit as JSON."""
+    """Return the whole audit as JSON.
+
+    Args:
+        outcome: The audit.
+    """
     growth = [
         {
             **dataclasses.asdict(block_growth),
@@ -74,7 +78,12 @@ def to_json(outcome: "Audit") -> dict[str, Any]:
 
 
 def table(outcome: "Audit", limit: int) -> str:
-    """Return the audit as lines of text."""
+    """Return the audit as lines of text.
+
+    Args:
+        outcome: The audit.
+        limit: The most users, findings and blocks; each list is cut to it.
+    """
     lines = [
         f"{outcome.blocks:,} blocks with {outcome.lines:,} lines, "
         f"and {outcome.passages:,} passages\n"

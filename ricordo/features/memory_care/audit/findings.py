@@ -47,7 +47,11 @@ class Finding:
 
 
 def short(text: str) -> str:
-    """Return the start of a text as one line, without secrets."""
+    """Return the start of a text as one line, without secrets.
+
+    Args:
+        text: A line of memory, of any length.
+    """
     line = " ".join(redact(text).text.split())
     if len(line) <= _MOST_SHOWN:
         return line

@@ -78,6 +78,11 @@ AuditSource = Callable[[Transaction, Scope, str | None], AuditedTexts]
 
 
 def owner_of(user_id: str) -> str:
+    """Return the name under which the audit shows the owner of a user's memory.
+
+    Args:
+        user_id: The user.
+    """
     return f"user {user_id}"
 
 
@@ -147,7 +152,14 @@ def _slot(fact: Fact) -> tuple[str, str]:
 
 
 def said_in(line: str) -> tuple[int | None, str]:
-    """Return the day of a dated line, in microseconds UTC, and the rest of the line."""
+    """Return the day of a dated line, in microseconds UTC, and the rest of the line.
+
+    Args:
+        line: A line of a block, which may begin with a date such as "2026-05-01: ".
+
+    Returns:
+        The day, or None without a date; and the text without marks of lists and quotes.
+    """
     match = _DATED.match(line)
     if match is None:
         return None, line.strip(" -*•\t")

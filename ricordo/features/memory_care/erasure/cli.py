@@ -79,6 +79,11 @@ def check_receipt(
 
 
 def summary(receipt: dict[str, Any]) -> str:
+    """Return a receipt as lines of text for a terminal.
+
+    Args:
+        receipt: The facts of a receipt, as its file holds them.
+    """
     agents = receipt["agents"]
     affected = {
         agent["id"]: agent["versions"]
@@ -136,7 +141,12 @@ def _forget(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
 
 
 def wait_for_receipt(client: Any, receipt: dict[str, Any]) -> dict[str, Any]:
-    """Ask for the receipt until the work is done."""
+    """Ask for the receipt until the work is done.
+
+    Args:
+        client: The client of a server.
+        receipt: The state of the erasure, as the server last gave it.
+    """
     while receipt["status"] != "done":
         time.sleep(_ASKED_EVERY)
         receipt = client.ask("GET", f"/v1/receipts/{receipt['id']}")

@@ -109,6 +109,11 @@ def note_sweep(erasure: Erasure, swept: Sweep, data_dir: Path) -> None:
 
 
 def without_password(address: str) -> str:
+    """Return the address without the name and the password in it.
+
+    Args:
+        address: The address of a remote or of a database, or a path.
+    """
     scheme, slashes, rest = address.partition("://")
     host, slash, path = rest.partition("/")
     if not slashes:

@@ -112,6 +112,11 @@ def _goes(table: Table, name: str) -> bool:
 
 
 def conversations_of(user_id: str) -> Select[Any]:
+    """Select the seq, id and is_default of the user's conversations, deleted ones too.
+
+    Args:
+        user_id: The user.
+    """
     columns = (conversations.c.seq, conversations.c.id, conversations.c.is_default)
     return select(*columns).where(conversations.c.user_id == user_id)
 
@@ -149,6 +154,12 @@ def rows_of(table: Table, user_id: str, is_sent: ColumnElement[bool]) -> Select[
 
 
 def rows_with(column: Column[Any], user_id: str) -> Select[Any]:
+    """Select the seqs of the rows whose column names the user.
+
+    Args:
+        column: A column with user ids, of a table with `seq`.
+        user_id: The user.
+    """
     return select(column.table.c.seq).where(column == user_id)
 
 
@@ -156,6 +167,12 @@ def proposals_of(user_id: str) -> Select[Any]:
     """Select proposals by the user, or by agents in turns of the user.
 
     An approved proposal is the cause of a version, so it stays, without the user's name.
+
+    Args:
+        user_id: The user who is erased.
+
+    Returns:
+        A select of the columns seq, chain_id and blob.
     """
     own_runs = select(runs.c.id).where(runs.c.user_id == user_id)
     is_own = (proposals.c.author_id == user_id) | proposals.c.run_id.in_(own_runs)
@@ -181,6 +198,12 @@ def find_portion(
 
 
 def quotes(row: Any, erased: Collection[str]) -> bool:
+    """Return True if a part of the message has one of the erased texts as a source.
+
+    Args:
+        row: A row with `parts`.
+        erased: The ids of erased messages and passages.
+    """
     return any(not {*part.get("sources", ())}.isdisjoint(erased) for part in row.parts)
 
 
@@ -207,7 +230,15 @@ def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set
 
 
 def conversations_showing(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str]:
-    """Return conversations whose prompts show tags of these archives, with their agents."""
+    """Return conversations whose prompts show tags of these archives, with their agents.
+
+    Args:
+        tx: The transaction.
+        archive_ids: The archives.
+
+    Returns:
+        The id of the agent by the id of the conversation.
+    """
     joined = agents_archives.c.agent_id == conversations.c.agent_id
     columns = select(conversations.c.id, conversations.c.agent_id).join(agents_archives, joined)
     is_seeing = is_in(agents_archives.c.archive_id, archive_ids) & conversations.c.deleted_at.is_(
@@ -217,6 +248,11 @@ def conversations_showing(tx: Transaction, archive_ids: Sequence[str]) -> dict[s
 
 
 def remotes(tx: Transaction) -> Sequence[Any]:
+    """Return id, chain_id, kind and address of all remotes of the server.
+
+    Args:
+        tx: The transaction.
+    """
     return tx.all(
         select(*(memory_remotes.c[name] for name in ("id", "chain_id", "kind", "address")))
     )
@@ -268,6 +304,19 @@ def _count_agents_versions(tx: Transaction, erasure: Erasure, run_ids: Sequence[
 
 
 def purge_by_id(tx: Transaction, erasure: Erasure, items: Sequence[str], table: Table) -> bool:
+    """Purge a portion of these rows, or of the rows that refer to them.
+
+    Forks of a purged conversation no longer name it as their origin.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        items: The ids of the rows.
+        table: The table of the rows: conversations or chains.
+
+    Returns:
+        True if rows that refer to them remain, so that the call has to be repeated.
+    """
     if table is conversations:
         forks = is_in(conversations.c.forked_from, items)
         tx.run(update(conversations).where(forks).values(forked_from=None, forked_seq=None))
@@ -275,6 +324,16 @@ def purge_by_id(tx: Transaction, erasure: Erasure, items: Sequence[str], table: 
 
 
 def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:
+    """Purge a portion of an agent or an archive of the user.
+
+    Args:
+        tx: The transaction.
+        erasure: The state, which is changed.
+        id: The id of one of its `own_agents` or `own_archives`.
+
+    Returns:
+        True if the call has to be repeated.
+    """
     erasure.partitions.pop(id, None)
     return purge_portion(
         tx, "agent" if id in erasure.own_agents else "archive", id, counts=erasure.removed
@@ -282,6 +341,15 @@ def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:
 
 
 def purge_traces(tx: Transaction, erasure: Erasure) -> bool:
+    """Delete some traces of the erasure's agents that were written since it began.
+
+    Args:
+        tx: The transaction.
+        erasure: The erasure. Its counts of removed rows grow.
+
+    Returns:
+        True if there may be more to delete.
+    """
     statement = select(traces.c.seq).join(runs, runs.c.id == traces.c.run_id).limit(PORTION)
     statement = statement.where(
         is_in(runs.c.agent_id, erasure.agents), traces.c.created_at >= (erasure.began_at or 0)
@@ -396,6 +464,13 @@ def blank_column(
 
 
 def erase_user(tx: Transaction, erasure: Erasure, remaining: Counter[str]) -> None:
+    """Delete the user's row, and forget in the erasure who the user was.
+
+    Args:
+        tx: The transaction.
+        erasure: The erasure, which is changed and not stored here.
+        remaining: The number of rows that could not be removed, by table.
+    """
     erasure.removed["users"] += tx.run(delete(users).where(users.c.id == erasure.user_id))
     erasure.is_erased = True
     erasure.remaining = remaining
@@ -517,16 +592,37 @@ def cover_messages(
 
 
 def add_job(tx: Transaction, organization_id: str, erasure: Erasure) -> Job:
+    """Add the job that carries out an erasure.
+
+    Args:
+        tx: The transaction.
+        organization_id: The organization of the user.
+        erasure: The state with which the job begins.
+    """
     payload = erasure.model_dump(mode="json")
     job = Job(JOB, organization_id, payload, key=erasure.id, most_attempts=_ATTEMPTS)
     return job_rows.add(tx, job) or job
 
 
 def save(tx: Transaction, job_id: str, state: Any) -> None:
+    """Store the state of a running job.
+
+    Args:
+        tx: The transaction.
+        job_id: The job.
+        state: The state of an erasure, or of the removal of one fact.
+    """
     tx.run(update(jobs).where(jobs.c.id == job_id).values(payload=state.model_dump(mode="json")))
 
 
 def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
+    """Return the erasures of all organizations with their jobs, the newest first.
+
+    Jobs that ended long ago are deleted, so their erasures are missing.
+
+    Args:
+        tx: The transaction.
+    """
     rows = job_rows.ROWS.all(
         tx, job_rows.ROWS.select.where(jobs.c.kind == JOB).order_by(jobs.c.seq.desc())
     )
@@ -579,6 +675,12 @@ def claim_flush(tx: Transaction, erasure: Any, owner_id: str) -> Job | None:
 
 
 def is_embedding(tx: Transaction, owner_id: str) -> bool:
+    """Return True if a job that makes vectors of this partition runs.
+
+    Args:
+        tx: The transaction.
+        owner_id: The owner of the partition of the search index: an agent or an archive.
+    """
     is_it = jobs.c.key.in_([owner_id, f"{partitions.EMBED}:{owner_id}"]) & (
         jobs.c.kind != write_buffer.FLUSH
     )

@@ -97,11 +97,20 @@ class Erasure(ErasureFacts):
     remotes: dict[str, str] = {}
 
     def note_elsewhere(self, sentences: Iterable[str]) -> None:
+        """Add sentences about data that remains, each once.
+
+        Args:
+            sentences: Sentences for the receipt.
+        """
         self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
 
 
 def subject_of(user_id: str) -> str:
-    """Return the hash of a user's id. The id is random, so it cannot be guessed from the hash."""
+    """Return the hash of a user's id. The id is random, so it cannot be guessed from the hash.
+
+    Args:
+        user_id: The user.
+    """
     return hashlib.sha256(user_id.encode()).hexdigest()
 
 
@@ -124,6 +133,15 @@ def may_read(scope: Scope, organization_id: str, subject: str, asked_by: str) ->
 
 
 def hash_of_name(secret: Secret, organization_id: str, name: str) -> str:
+    """Return the hash of a user's name for a receipt, in hex.
+
+    Only this installation can compute it, so names cannot be guessed from receipts.
+
+    Args:
+        secret: The server's secret.
+        organization_id: The organization of the user.
+        name: An id, an identifier or another name of the user.
+    """
     return hmac.digest(
         secret.derive("names of the forgotten"), f"{organization_id}\0{name}".encode(), "sha256"
     ).hex()
@@ -157,7 +175,12 @@ def receipt_of(secret: Secret, erasure: Erasure) -> Receipt:
 
 
 def signed(secret: Secret, receipt: Receipt) -> Receipt:
-    """Return the receipt with its signature."""
+    """Return the receipt with its signature.
+
+    Args:
+        secret: The server's secret, from which the signing key is derived.
+        receipt: The receipt, without a signature.
+    """
     key = _key(secret)
     signature = {
         "algorithm": "ed25519",
@@ -226,6 +249,15 @@ def write(data_dir: Path, receipt: Receipt) -> None:
 
 
 def find(data_dir: Path, receipt_id: str) -> Receipt | None:
+    """Return the receipt with this id in the data folder, or None.
+
+    Args:
+        data_dir: The data folder.
+        receipt_id: The id, as a caller sent it. A text of another form gives None.
+
+    Raises:
+        Invalid: The file is damaged.
+    """
     if is_id(receipt_id, PREFIX):
         return read(path_of(data_dir, receipt_id))
     return None
@@ -257,7 +289,11 @@ def find_by_name(data_dir: Path, hashed: str) -> Receipt | None:
 def names_of_all(data_dir: Path) -> set[str]:
     """Return the hashes of names in all receipts of a data folder.
 
-    Raises Invalid for a damaged receipt.
+    Args:
+        data_dir: The data folder. Without receipts, the result is empty.
+
+    Raises:
+        Invalid: A receipt is damaged.
     """
     all_receipts = (read(path) or {} for path in (data_dir / FOLDER).glob("*.json"))
     return {hashed for receipt in all_receipts for hashed in receipt.get("names", ())}
@@ -266,7 +302,11 @@ def names_of_all(data_dir: Path) -> set[str]:
 def read(path: Path) -> Receipt | None:
     """Return the receipt in a file, None without a file.
 
-    Raises Invalid if it is not a JSON object.
+    Args:
+        path: The path of the file.
+
+    Raises:
+        Invalid: The file cannot be read, or is not a JSON object.
     """
     try:
         receipt = orjson.loads(path.read_bytes())
@@ -282,6 +322,12 @@ def read(path: Path) -> Receipt | None:
 
 
 def path_of(data_dir: Path, receipt_id: str) -> Path:
+    """Return the path of the file of a receipt.
+
+    Args:
+        data_dir: The server's data folder.
+        receipt_id: The receipt. It becomes a part of the path, and is not checked here.
+    """
     return data_dir / FOLDER / f"{receipt_id}.json"
 
 

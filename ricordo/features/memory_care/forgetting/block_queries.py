@@ -72,6 +72,11 @@ class _Finds:
             row_position["versions"] = row_position.get("versions", 0) + 1
 
     def add_proposal(self, row: Any) -> None:
+        """Add a proposal if its texts or comments mention the fact.
+
+        Args:
+            row: A row of the table of proposals.
+        """
         texts = (self._text(row.blob), self._text(row.base_blob))
         comments = (row.description, row.reasoning, row.note)
         self.add("proposal", row.label, *texts, *comments, proposal_id=row.id)
@@ -98,6 +103,17 @@ class BlockSource:
     def find(
         self, tx: Transaction, owned: Belongings, needle: Needle, after: int
     ) -> tuple[list[Item], int | None]:
+        """Return the items of the next chain, and the number of the chain after it.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the search, with the chains.
+            needle: The fact.
+            after: The number of the chain in `owned.chains`; 0 at the start.
+
+        Returns:
+            The items, and the next position; None at the end.
+        """
         if after >= len(owned.chains):
             return [], None
         chain_id = owned.chains[after]
@@ -125,6 +141,14 @@ class BlockSource:
     def remove(
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
     ) -> None:
+        """Rewrite the chains of these items without the fact.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the removal; other chains are not changed.
+            forgetting: The state of the work, which is changed.
+            items: Items that `find` returned.
+        """
         of_chains: defaultdict[str, list[Item]] = defaultdict(list)
         for item in items:
             of_chains[item.where["chain_id"]].append(item)
@@ -174,7 +198,13 @@ def _changes(
 
 
 def shared_blocks_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]:
-    """Return a sentence for each shared agent's block that mentions the fact."""
+    """Return a sentence for each shared agent's block that mentions the fact.
+
+    Args:
+        tx: The transaction.
+        owned: The area, with the agents that others use too.
+        needle: The fact.
+    """
     statement = (
         select(blocks.c.id, blocks.c.chain_id, blocks.c.label, blocks.c.value)
         .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)

@@ -121,7 +121,11 @@ def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
 
 
 async def sources_of(runtime: Runtime) -> list[Source]:
-    """Return the sources that are searched, including those of features."""
+    """Return the sources that are searched, including those of features.
+
+    Args:
+        runtime: The running server.
+    """
     # If a package is imported but not in use, its tables may be missing.
     names = await runtime.store.read(lambda tx: inspect(tx.connection).get_table_names())
     return [BlockSource(), *built_in_sources(runtime.plugins.forget_sources(), names)]
@@ -334,7 +338,12 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
 
 
 def receipt_of(secret: Secret, forgetting: Forgetting) -> Receipt:
-    """Return the signed receipt: counts, ids and hashes, without any part of the forgotten text."""
+    """Return the signed receipt: counts, ids and hashes, without any part of the forgotten text.
+
+    Args:
+        secret: The secret of the data folder, which signs.
+        forgetting: The state of the job after its last step.
+    """
     facts = forgetting.model_dump(mode="json", include=set(receipts.ErasureFacts.model_fields))
     chains = [{"chain": id, **chain} for id, chain in sorted(forgetting.chains.items())]
     return receipts.signed(
@@ -344,6 +353,11 @@ def receipt_of(secret: Secret, forgetting: Forgetting) -> Receipt:
 
 
 def state_of(forgetting: Forgetting) -> Receipt:
+    """Return the state of the work in the form of a receipt, with the status "running".
+
+    Args:
+        forgetting: The state of the work.
+    """
     return {
         "id": forgetting.id,
         "status": "running",
@@ -378,7 +392,11 @@ def _begin(runtime: Runtime, scope: Scope, reach: _Reach, text: str, choice: Cho
 
 
 def is_perhaps_chosen(choice: Choice) -> bool:
-    """Return whether the choice includes uncertain items."""
+    """Return whether the choice includes uncertain items.
+
+    Args:
+        choice: The owner's choice.
+    """
     return choice.takes_perhaps or any(id.endswith(PERHAPS) for id in choice.ids)
 
 
@@ -397,14 +415,23 @@ def _unfinished(tx: Transaction, key: str | None = None) -> list[tuple[Job, Forg
 
 
 def own_conversations(tx: Transaction, owned: Belongings) -> set[str]:
-    """Return the ids of the user's conversations."""
+    """Return the ids of the conversations in the area.
+
+    Args:
+        tx: The transaction.
+        owned: The area: a user's data, or one conversation without a user.
+    """
     return {
         row.id for row in tx.all(select(conversations.c.id).where(is_owned(conversations, owned)))
     }
 
 
 def as_json(item: Item) -> dict[str, Any]:
-    """Return an item in the form of responses."""
+    """Return an item in the form of responses.
+
+    Args:
+        item: A found item.
+    """
     return {
         "id": item.id,
         "kind": item.kind,

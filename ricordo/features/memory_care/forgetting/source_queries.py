@@ -121,6 +121,17 @@ class TableSource:
     def find(
         self, tx: Transaction, owned: Belongings, needle: Needle, after: int
     ) -> tuple[list[Item], int | None]:
+        """Return the items among the next rows of the table, and the next position.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the search.
+            needle: The fact.
+            after: The position from the previous call; 0 at the start.
+
+        Returns:
+            The items, and the next position; None at the end.
+        """
         rows, position = self._rows(tx, owned, after)
         items: dict[str, Item] = {}
         for row in rows:
@@ -131,6 +142,14 @@ class TableSource:
     def remove(
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
     ) -> None:
+        """Blank or delete the rows of these items.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the removal; rows outside of it are not changed.
+            forgetting: The state of the work, whose counts are changed.
+            items: Items that `find` returned.
+        """
         needle = forgetting.needle_of_followers if self.follows else forgetting.needle
         matches = matches_of(items)
         name = "id" if "id" in self.table.c else "seq"
@@ -199,6 +218,17 @@ class MessageSource:
     def find(
         self, tx: Transaction, owned: Belongings, needle: Needle, after: int
     ) -> tuple[list[Item], int | None]:
+        """Return the items among the next messages, and the next position.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the search.
+            needle: The fact.
+            after: The position from the previous call; 0 at the start.
+
+        Returns:
+            The items, and the next position; None at the end.
+        """
         names = ("seq", "id", "role", "parts", "agent_id", "conversation_id", "created_at")
         statement = select(*(messages.c[name] for name in names)).where(is_owned(messages, owned))
         rows, position = portion(tx, messages, statement, after)
@@ -223,6 +253,15 @@ class MessageSource:
     def remove(
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
     ) -> None:
+        """Blank the fact in these messages, and in the search index.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the removal; messages outside of it are not changed.
+            forgetting: The state of the work, which is changed. It gets the conversations whose
+                prompts have to be rendered again, and the partitions of the index to flush.
+            items: Items that `find` returned.
+        """
         matches = matches_of(items)
         statement = select(messages.c.id).where(messages.c.id.in_(matches)).with_for_update()
         ids = [row.id for row in tx.all(statement.where(is_owned(messages, owned)))]
@@ -250,6 +289,17 @@ class PassageSource:
     def find(
         self, tx: Transaction, owned: Belongings, needle: Needle, after: int
     ) -> tuple[list[Item], int | None]:
+        """Return the items among the next passages, and the next position.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the search.
+            needle: The fact.
+            after: The position from the previous call; 0 at the start.
+
+        Returns:
+            The items, and the next position; None at the end.
+        """
         statement = select(passages).where(is_owned(passages, owned))
         rows, position = portion(tx, passages, statement, after)
         items: list[Item] = []
@@ -275,6 +325,15 @@ class PassageSource:
     def remove(
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
     ) -> None:
+        """Blank the fact in these passages, or delete passages that say nothing else.
+
+        Args:
+            tx: The transaction.
+            owned: The area of the removal; passages outside of it are not changed.
+            forgetting: The state of the work, which is changed. It gets the partitions of the index
+                to flush.
+            items: Items that `find` returned.
+        """
         matches = matches_of(items)
         statement = select(passages.c.id).where(passages.c.id.in_(matches))
         ids = [row.id for row in tx.all(statement.where(is_owned(passages, owned)))]
@@ -408,11 +467,16 @@ def without_words(message: Message, needle: Needle, matches: Matches) -> Message
             new.pop("signature", None)
     if new_parts == old_parts:
         return message
-    parts = (
-        replace(part, redacted=None, signature=None) if isinstance(part, ReasoningPart) else part
-        for part in parts_from_json(new_parts)
-    )
-    return replace(message, parts=tuple(parts))
+    return replace(message, parts=tuple(map(_fitting, parts_from_json(new_parts))))
+
+
+def _fitting(part: Part) -> Part:
+    """Return the part without the properties that its changed text no longer has."""
+    if isinstance(part, ReasoningPart):
+        return replace(part, redacted=None, signature=None)
+    if isinstance(part, ToolReturnPart) and part.is_json and part.decoded() == part.content:
+        return replace(part, is_json=False)
+    return part
 
 
 def _without_pictures(message: Message, needle: Needle, matches: Matches) -> Message:

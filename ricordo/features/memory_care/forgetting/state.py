@@ -69,6 +69,11 @@ class Forgetting(ErasureFacts):
     chains: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     def note_elsewhere(self, sentences: Iterable[str]) -> None:
+        """Add sentences about data that remains, each once.
+
+        Args:
+            sentences: Sentences for the receipt.
+        """
         self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
 
     @property
@@ -80,14 +85,22 @@ class Forgetting(ErasureFacts):
         return Needle("\n".join((self.text, *self.sentences)))
 
     def takes(self, item: Item) -> bool:
-        """Return whether the owner chose the item."""
+        """Return whether the owner chose the item.
+
+        Args:
+            item: A found item. One that `follows` others is always taken.
+        """
         if item.follows or item.id in self.ids:
             return True
         return self.takes_all and (item.match == "exact" or self.takes_perhaps)
 
 
 def matches_of(items: Iterable[Item]) -> dict[str, Matches]:
-    """Return the chosen matches, by the key of their item."""
+    """Return the chosen matches, by the key of their item.
+
+    Args:
+        items: The chosen items of one source.
+    """
     chosen: dict[str, Matches] = {}
     for item in items:
         chosen[item.key] = chosen.get(item.key, frozenset()) | {item.match}

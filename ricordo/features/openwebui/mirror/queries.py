@@ -72,7 +72,13 @@ _DELETE = delete(openwebui_items).where(_this)
 
 
 def of_remote(tx: Transaction, remote_id: str, kind: Kind) -> Sequence[SyncedItem]:
-    """Return the items of this kind, by their names."""
+    """Return the items of this kind, by their names.
+
+    Args:
+        tx: The transaction.
+        remote_id: The remote, which is one user's account at Open WebUI.
+        kind: The kind of the items.
+    """
     return sorted(
         _ITEMS.all(tx, _OF_REMOTE, {"remote_id": remote_id, "kind": kind}),
         key=lambda item: item.name,
@@ -80,7 +86,12 @@ def of_remote(tx: Transaction, remote_id: str, kind: Kind) -> Sequence[SyncedIte
 
 
 def client_chats(tx: Transaction, user_id: str) -> list[ClientChat]:
-    """Return the user's conversations that keep chats of clients."""
+    """Return the user's conversations that keep chats of clients.
+
+    Args:
+        tx: The transaction.
+        user_id: The user of the conversations.
+    """
     return [
         ClientChat(id, summary.removeprefix(_PREFIX), description)
         for id, summary, description in conversations.with_summary_like(tx, user_id, _PREFIX)
@@ -88,13 +99,24 @@ def client_chats(tx: Transaction, user_id: str) -> list[ClientChat]:
 
 
 def content(tx: Transaction, item: SyncedItem) -> bytes:
-    """Return the content that both sides had; empty if the item was removed meanwhile."""
+    """Return the content that both sides had; empty if the item was removed meanwhile.
+
+    Args:
+        tx: The transaction.
+        item: The stored item.
+    """
     row = tx.first(_CONTENT, {"this_id": item.id})
     return b"" if row is None else bytes(row.content)
 
 
 def put(tx: Transaction, item: SyncedItem, content: bytes) -> None:
-    """Store an item and its content; an item with an empty id is new."""
+    """Store an item and its content; an item with an empty id is new.
+
+    Args:
+        tx: The transaction.
+        item: The item; its digest is computed here.
+        content: The content as both sides now have it.
+    """
     item = replace(item, digest=digest_of(content))
     columns = {
         "there_id": item.there_id,
@@ -109,4 +131,10 @@ def put(tx: Transaction, item: SyncedItem, content: bytes) -> None:
 
 
 def remove(tx: Transaction, item: SyncedItem) -> None:
+    """Delete an item with its content here; the content on both sides stays.
+
+    Args:
+        tx: The transaction.
+        item: A stored item.
+    """
     tx.run(_DELETE, {"this_id": item.id})

@@ -22,12 +22,20 @@ Key = Callable[[str], str]
 
 
 def plain_key(line: str) -> str:
-    """Return a line of a file with its quotes, spaces and letter forms normalized."""
+    """Return a line of a file with its quotes, spaces and letter forms normalized.
+
+    Args:
+        line: One line.
+    """
     return " ".join(unicodedata.normalize("NFKC", line).translate(_QUOTES).split())
 
 
 def markdown_key(line: str) -> str:
-    """Return a line of Markdown in one form for all editors."""
+    """Return a line of Markdown in one form for all editors.
+
+    Args:
+        line: One line of a note.
+    """
     line = _ESCAPED.sub(r"\1", " ".join(unicodedata.normalize("NFC", line).split()))
     if _RULE.match(line):
         return "---"

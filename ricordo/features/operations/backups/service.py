@@ -45,7 +45,11 @@ class UpgradeReport:
 
 
 def folder_of(settings: Settings) -> Path:
-    """Return the folder for backups by migrations and by the HTTP API."""
+    """Return the folder for backups by migrations and by the HTTP API.
+
+    Args:
+        settings: The settings that name the database and the data folder.
+    """
     if settings.postgres_url:
         parent = settings.data_dir
     else:

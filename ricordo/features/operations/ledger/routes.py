@@ -177,6 +177,11 @@ class BudgetResponse(ResponseModel):
 
     @classmethod
     def from_budget(cls, budget: Budget | None) -> Json:
+        """Return the response for a budget.
+
+        Args:
+            budget: The agent's budget with its usage; None: all fields are null.
+        """
         if budget:
             remaining = max(0, budget.limit - budget.used)
         else:

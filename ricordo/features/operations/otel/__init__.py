@@ -35,7 +35,14 @@ def load_spans() -> ModuleType:
 
 
 def trace_requests(app: ASGIApp) -> ASGIApp:
-    """Return the app with spans around its requests, or unchanged if tracing is off."""
+    """Return the app with spans around its requests, or unchanged if tracing is off.
+
+    Args:
+        app: The whole application.
+
+    Raises:
+        Unavailable: Tracing is on, but its extra is missing.
+    """
     if not is_on():
         return app
     traced: ASGIApp = load_spans().RequestSpans(app)

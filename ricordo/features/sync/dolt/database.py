@@ -357,6 +357,11 @@ class Database:
         self.engine.call("dolt_branch", "-D", self._scratch)
 
     def drop_branch(self, name: str) -> None:
+        """Delete a branch, also if its commits were not merged.
+
+        Args:
+            name: The branch.
+        """
         self.engine.call("dolt_branch", "-D", name)
 
     def commit_of(self, version: str, chain_id: str) -> str | None:
@@ -377,7 +382,14 @@ class Database:
         return None
 
     def newest_trailer(self, chain_id: str) -> "Trailer | None":
-        """Return the version that the chain's newest commit on `main` names."""
+        """Return the version that the chain's newest commit on `main` names.
+
+        Args:
+            chain_id: The chain.
+
+        Returns:
+            The version; None if no commit names the chain.
+        """
         rows = self.engine.run(
             "SELECT message FROM dolt_log WHERE message LIKE ? LIMIT 1",
             f"%\nRicordo-Chain: {chain_id}%",
@@ -555,6 +567,12 @@ class Trailer(NamedTuple):
 
 
 def version_message(last: BlockVersion, reason: str | None = None) -> str:
+    """Return the message of the commit that pushes a version.
+
+    Args:
+        last: The last version that the commit contains. The message ends with its trailer.
+        reason: The text of the message; None: the reason of the version.
+    """
     if reason is None:
         reason = last.reason
     text = reason.strip()[:_LONGEST_REASON]
@@ -568,6 +586,9 @@ def trailer_of(message: str) -> Trailer | None:
     """Return the version that a commit's message names, or None.
 
     Only the last lines of the message are read.
+
+    Args:
+        message: The whole message of a commit, which any program may have written.
     """
     match = _TRAILER.search(message)
     if match:
@@ -576,7 +597,11 @@ def trailer_of(message: str) -> Trailer | None:
 
 
 def proposal_message(proposal: Proposal) -> str:
-    """Return the facts about a proposal as JSON."""
+    """Return the facts about a proposal as JSON.
+
+    Args:
+        proposal: The proposal. Its text is not among the facts.
+    """
     facts: dict[str, Any] = {
         "proposal": proposal.id,
         "label": proposal.label,
@@ -600,7 +625,11 @@ def proposal_message(proposal: Proposal) -> str:
 
 
 def proposal_in(message: str) -> str | None:
-    """Return the id of the proposal of a commit, or None."""
+    """Return the id of the proposal of a commit, or None.
+
+    Args:
+        message: The message of any commit.
+    """
     try:
         if message.startswith("{"):
             id = json.loads(message).get("proposal")
@@ -612,11 +641,22 @@ def proposal_in(message: str) -> str | None:
 
 
 def branch_of(user: str, proposal: Proposal) -> str:
+    """Return the name of the branch of a proposal.
+
+    Args:
+        user: The user's identifier, or else the id.
+        proposal: The proposal. Its label and its id are parts of the name.
+    """
     label = "/".join(_part(part) for part in proposal.label.split("/"))
     return f"{branches_of(user)}{_cut(label)}/{proposal.id}"
 
 
 def branches_of(user: str) -> str:
+    """Return the beginning of the names of the branches with a user's proposals.
+
+    Args:
+        user: The user's name.
+    """
     return f"agent/{_part(user)}/"
 
 

@@ -226,6 +226,16 @@ class Engine(ABC):
         """Close the connection; uncommitted changes are rolled back."""
 
     def call(self, procedure: str, *values: str) -> list[Row]:
+        """Call a procedure of Dolt, and return its rows.
+
+        Args:
+            procedure: The name, such as "dolt_commit".
+            *values: Its arguments, as for a command of Dolt.
+
+        Raises:
+            EngineError: The procedure failed.
+            Unavailable: The engine has stopped.
+        """
         return self.run(self.call_sql.format(procedure, ", ".join("?" for _ in values)), *values)
 
 
@@ -272,7 +282,16 @@ class DoltServer(Engine):
             ) from None
 
     def run(self, sql: str, *values: object) -> list[Row]:
-        """Return the rows of a statement."""
+        """Return the rows of a statement.
+
+        Args:
+            sql: The statement, with a `?` for each value. It has no other `?`.
+            *values: The values.
+
+        Raises:
+            EngineError: The server refused the statement.
+            Unavailable: The connection was lost.
+        """
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(sql.replace("%", "%%").replace("?", "%s"), values)
@@ -336,7 +355,16 @@ class Doltlite(Engine):
             raise
 
     def run(self, sql: str, *values: object) -> list[Row]:
-        """Return the rows of a statement."""
+        """Return the rows of a statement.
+
+        Args:
+            sql: The statement, with a `?` for each value.
+            *values: The values, as JSON can hold them.
+
+        Raises:
+            EngineError: doltlite refused the statement.
+            Unavailable: The child has stopped, or did not answer for a minute.
+        """
         with suppress(OSError):  # the child has ended; `_answer` reports that
             self._pipe.send_bytes(json.dumps({"sql": sql, "values": values}).encode())
         return self._answer()
@@ -371,6 +399,15 @@ class Doltlite(Engine):
 
 
 def open_engine(address: DoltAddress) -> Engine:
+    """Open a connection to the database at an address.
+
+    Args:
+        address: The address of a server, or of a file of doltlite.
+
+    Raises:
+        Invalid: The package for it is missing, or the address is not allowed.
+        Unavailable: The server refuses, or doltlite does not start.
+    """
     if address.path:
         return Doltlite(address)
     return DoltServer(address)

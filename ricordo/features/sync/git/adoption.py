@@ -61,6 +61,10 @@ def adopt(
     """Turn the commits into versions of a user's chain.
 
     Args:
+        tx: The transaction.
+        scope: The organization of the chain's user.
+        chain_id: The chain, which is locked here.
+        adoption: The commits, and the head that the chain must have.
         metadata: The author who pushed or pulled the commits; the policies apply to this author.
         describe: A function that returns the metadata of each commit's versions; with None,
             `metadata` is used.
@@ -111,7 +115,16 @@ def adopt(
 
 
 def require_not_rewritten(tx: Transaction, chain_id: str, commit_ids: Collection[bytes]) -> None:
-    """Raise Conflict if the push contains commits from before the history was rewritten."""
+    """Raise Conflict if the push contains commits from before the history was rewritten.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        commit_ids: The 20 bytes of the id of each pushed commit or other object.
+
+    Raises:
+        Conflict: One of them is the former id of a rewritten commit.
+    """
     if not rewriting.rewritten_ids(tx, chain_id).isdisjoint(commit_ids):
         raise Conflict(
             "This push is based on versions from before a text was forgotten, and would restore "
@@ -135,6 +148,11 @@ def _normalise_texts(
 
 
 def is_normal(block: Block) -> bool:
+    """Return True if the block's label and text have the normal form in which they are stored.
+
+    Args:
+        block: The block.
+    """
     return is_normal_name(block.label) and is_normal_text(block.value)
 
 

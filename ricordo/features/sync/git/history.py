@@ -125,6 +125,10 @@ def following(
 def tip(tx: Transaction, chain_id: str) -> bytes | None:
     """Return the id of the chain's last commit (20 bytes), or None if it has no versions.
 
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+
     Raises:
         NotFound: if the chain was erased.
     """

@@ -39,6 +39,12 @@ _PIECE = 65_515  # bytes copied at once; git's protocol limits a line to this
 
 
 def repository_path(data_dir: Path, chain_id: str) -> Path:
+    """Return the path of the bare repository of a chain.
+
+    Args:
+        data_dir: The server's data folder.
+        chain_id: The chain.
+    """
     return data_dir / chain_files.FOLDER / f"{chain_id}.git"
 
 
@@ -142,8 +148,12 @@ async def refreshed(store: Store, data_dir: Path, chain_id: str) -> Path:
 def open_repository(path: Path) -> "Repo":
     """Open the repository there.
 
+    Args:
+        path: The folder of a bare repository.
+
     Raises:
-        OSError, ValueError: if there is no repository, or it cannot be read.
+        OSError: There is no repository, or it cannot be read.
+        ValueError: Its files are damaged.
     """
     from dulwich.errors import NotGitRepository
     from dulwich.repo import Repo  # slow to import, and few servers are cloned from
@@ -155,6 +165,11 @@ def open_repository(path: Path) -> "Repo":
 
 
 def make_repository(path: Path) -> None:
+    """Create an empty bare repository with the branch `main`.
+
+    Args:
+        path: The folder of the repository, which must not exist.
+    """
     from dulwich.repo import Repo
 
     path.mkdir(mode=0o700, parents=True)
@@ -162,7 +177,12 @@ def make_repository(path: Path) -> None:
 
 
 def add_portion(path: Path, portion: HistoryPortion) -> None:
-    """Store a portion as one pack, then set the branch to its head."""
+    """Store a portion as one pack, then set the branch to its head.
+
+    Args:
+        path: The repository. Only one process at a time may write there.
+        portion: The next portion. Without a head, no branch is set.
+    """
     with closing(open_repository(path)) as repository:
         repository.object_store.add_pack_data(len(portion.objects), iter(packed(portion.objects)))
         if portion.head is not None:
@@ -170,6 +190,11 @@ def add_portion(path: Path, portion: HistoryPortion) -> None:
 
 
 def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
+    """Return the objects in the form in which dulwich writes packs.
+
+    Args:
+        objects: The objects, uncompressed.
+    """
     from dulwich.pack import UnpackedObject
 
     return [
@@ -184,6 +209,15 @@ def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
 
 
 def find_object(repository: "Repo", id: bytes) -> GitObject | None:
+    """Return an object of the repository, or None.
+
+    Args:
+        repository: The open repository.
+        id: The 20 bytes of the object's id.
+
+    Raises:
+        NotFound: The object is a tag.
+    """
     try:
         kind, body = repository.object_store.get_raw(id.hex().encode())  # type: ignore[arg-type]
     except KeyError:

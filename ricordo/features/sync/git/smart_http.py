@@ -1,8 +1,8 @@
 """`git clone`, `fetch` and `push` of a user's memory by git's smart HTTP protocol.
 
 The address is `/users/{user_id}/memory.git`. Reads use a repository that is built from the database
-(see repository.py); pushes go into the database. Blocking work runs in a thread. Large requests and
-answers are kept on disk meanwhile.
+(see repository.py); pushes go into the database. Blocking work runs in a thread. A request is in
+memory as a whole; a large answer is in a temporary file until it is sent.
 """
 
 import asyncio
@@ -377,6 +377,15 @@ class _OfferedRepository:
     def find_missing_objects(
         self, determine_wants: Any, graph_walker: Any, progress: Any, **options: Any
     ) -> Any:
+        """Return the objects that the client lacks, in the form of dulwich's repositories.
+
+        Args:
+            determine_wants: dulwich's function that reads the wanted ids.
+            graph_walker: dulwich's walker, which reads the client's commits.
+            progress: dulwich's function for messages to the client.
+            **options: Further options of dulwich.
+        """
+
         def determine(_refs: Any, depth: int | None = None) -> Any:
             wants = determine_wants(self.get_refs(), depth)
             graph_walker.shallow.update(self._shallow)

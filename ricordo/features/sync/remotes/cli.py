@@ -120,6 +120,11 @@ def sync_remotes(
 
 
 def line(remote: Json) -> str:
+    """Return a remote as two or three lines of text.
+
+    Args:
+        remote: The API's response for a remote.
+    """
     state = "was not synced yet" if remote["last_at"] is None else f"checked at {remote['last_at']}"
     # The remote's error text may contain control characters for the terminal.
     error = f"\n    {_plain(remote['last_error'])}" if remote["last_error"] else ""

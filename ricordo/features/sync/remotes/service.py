@@ -335,6 +335,17 @@ async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remot
 
 
 def note_error(tx: Transaction, remote: Remote, message: str, at: int) -> None:
+    """Store an error with a remote. Its progress stays.
+
+    Args:
+        tx: The transaction.
+        remote: The remote, which is read again.
+        message: A sentence for people.
+        at: The time of the sync in microseconds UTC.
+
+    Raises:
+        NotFound: The remote was removed.
+    """
     stored = remotes.get(tx, Scope(remote.organization_id), remote.id)
     remotes.note(tx, replace(stored, last_error=message, last_at=at))
 
@@ -357,12 +368,27 @@ async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
 
 
 def owner_of(tx: Transaction, remote: Remote) -> User:
-    """Return the memory's user. Raises NotFound if it was erased."""
+    """Return the memory's user.
+
+    Args:
+        tx: The transaction.
+        remote: The remote of the memory.
+
+    Raises:
+        NotFound: The memory was erased.
+    """
     return users.require(tx, Scope(remote.organization_id), remotes.owner_of(tx, remote.chain_id))
 
 
 async def require_lease(store: Store) -> None:
-    """Raise LeaseLost if the store's job was cancelled or taken over by another server."""
+    """Raise LeaseLost if the store's job was cancelled or taken over by another server.
+
+    Args:
+        store: The store of a running job.
+
+    Raises:
+        LeaseLost: The job was cancelled, or another server took it over.
+    """
     await store.write(lambda _tx: None)  # the store checks the lease itself
 
 

@@ -64,7 +64,15 @@ PreparedAgents = Sequence[tuple[AgentSpec, ModelInfo]]
 async def prepare_course(
     runtime: Runtime, course: Course
 ) -> tuple[PreparedAgents, Sequence[Problem]]:
-    """Return the specs of a course's agents, with their models, and all problems on this server."""
+    """Return the specs of a course's agents, with their models, and all problems on this server.
+
+    Args:
+        runtime: The running server; providers may be asked for their models.
+        course: The course, whose file has no fault.
+
+    Returns:
+        The specs, without agents that cannot be prepared, and the problems with their lines.
+    """
     prepared = []
     problems: list[Problem] = []
     for agent in course.agents:
@@ -196,6 +204,23 @@ def store_course(
     course: Course,
     prepared: Sequence[tuple[AgentSpec, ModelInfo]],
 ) -> StoredCourse:
+    """Create or change the course's agents, blocks and record to those of its file.
+
+    Args:
+        tx: The transaction.
+        runtime: The running server.
+        course: The course. A record of its name exists.
+        prepared: The specs of all its agents, in their order, from `prepare_course` without
+            problems.
+
+    Returns:
+        The stored record after the change.
+
+    Raises:
+        NotFound: The course has no record.
+        Invalid: A block or an agent cannot be stored; the message names the file and the line.
+        Conflict: Another transaction changed a user's block, or the database refused a name.
+    """
     stored = queries.get(tx, SCOPE, course.name, locks=True)
     applied_texts = {block.label: spec_of_block(course, block).value for block in blocks_of(stored)}
     old_course = applied_course(stored.source, stored.name)
@@ -254,7 +279,7 @@ def store_course(
 
 
 def _retire(tx: Transaction, agent_ids: Sequence[str]) -> None:
-    """Hide the agents that are no longer in the file; their conversations are kept."""
+    """Hide the agents that are no longer in the file; their conversations remain."""
     for agent_id in agent_ids:
         agent = agents.find(tx, SCOPE, agent_id)
         if agent and not agent.hidden:
@@ -324,7 +349,7 @@ def _change_blocks(
 ) -> None:
     """Change the agent's blocks to the specs of the course.
 
-    A text is changed only if the file changed it, so people's edits are kept.
+    A text is changed only if the file changed it, so people's edits remain.
     """
     chain = versions.of_owner(tx, SCOPE, "agent", agent.id)
     own_chain = chain or Chain(new_id("chain"), agent.organization_id, "agent", agent.id)
@@ -362,6 +387,15 @@ def follow_blocks(
 
     Titles, descriptions, limits, schemas, and renamed labels and fields follow the course. A
     setting that the block's owner has changed stays as it is.
+
+    Args:
+        tx: The transaction. The blocks of all users are changed in it.
+        course: The course in its new form.
+        old_course: The course as it was last applied.
+        metadata: The author and the reason of the new versions.
+
+    Raises:
+        Overtaken: Another transaction changed one of the blocks.
     """
     old_blocks = {
         block.label: block for block in old_course.blocks if not (block.shared or block.is_view)
@@ -390,7 +424,7 @@ def follow_blocks(
 
 
 def _is_same(course_block: CourseBlock, old_block: CourseBlock) -> bool:
-    """Return whether nothing has changed that students' blocks follow."""
+    """Return True if nothing that students' blocks follow has changed."""
 
     def followed(block: CourseBlock) -> CourseBlock:
         return replace(block, line=0, policy="propose", value="")
@@ -448,14 +482,22 @@ def _with_new_headings(text: str, course_block: CourseBlock, old_block: CourseBl
 
 
 def tools_of(agent: CourseAgent) -> tuple[str, ...]:
-    """Return the names of the agent's tools: those in its course, else a tutor's usual tools."""
+    """Return the names of the agent's tools: those in its course, else a tutor's usual tools.
+
+    Args:
+        agent: The agent in the course's file. Tools for its workspace and for skills are added.
+    """
     names = TUTOR_TOOLS if agent.tools is None else agent.tools
     with_files = () if agent.workspace == "none" else WORKSPACE_TOOLS
     return (*names, *with_files, *(SKILL_TOOLS if agent.notes_skills else ()))
 
 
 def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
-    """Return the blocks of the course as last applied."""
+    """Return the blocks of the course as last applied; none if it was never applied.
+
+    Args:
+        stored: The course's record.
+    """
     course = applied_course(stored.source, stored.name)
     return course.blocks if course else ()
 
@@ -466,6 +508,10 @@ def applied_course(source: str | None, name: str) -> Course | None:
 
     Returns None if it was never applied, or if an older version of Ricordo applied it under other
     rules.
+
+    Args:
+        source: The file's text in the course's record; None if it was never applied.
+        name: The course's name.
     """
     try:
         return parse_course(source, name) if source else None
@@ -474,7 +520,11 @@ def applied_course(source: str | None, name: str) -> Course | None:
 
 
 def named_agents(stored: StoredCourse) -> dict[str, str]:
-    """Return the ids of the agents that the file names; retired ones are left out."""
+    """Return the ids of the agents that the file names; retired ones are left out.
+
+    Args:
+        stored: The course's record.
+    """
     course = applied_course(stored.source, stored.name)
     if course is None:
         return dict(stored.agents)
@@ -483,11 +533,21 @@ def named_agents(stored: StoredCourse) -> dict[str, str]:
 
 
 def shown(stored: StoredCourse) -> StoredCourse:
-    """Return the course without its retired agents."""
+    """Return the course without its retired agents.
+
+    Args:
+        stored: The course's record, which is not changed.
+    """
     return replace(stored, agents=named_agents(stored))
 
 
 def spec_of_block(course: Course, block: CourseBlock) -> BlockSpec:
+    """Return the spec with which a block of the course is created.
+
+    Args:
+        course: The course, whose name marks the blocks that its teachers see.
+        block: A block of the course. One with fields starts with their headings as text.
+    """
     metadata: dict[str, Any] = {} if block.shared or block.is_view else {COPY: FOR_ALL}
     if block.teachers_see:
         metadata[TEACHERS_SEE] = course.name

@@ -134,7 +134,11 @@ class CourseAgent:
     places: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
 
     def line_of(self, *key: str) -> int:
-        """Return the line of a key or of a name in its list, else of the agent."""
+        """Return the line of a key or of a name in its list, else of the agent.
+
+        Args:
+            *key: The key, and for a list also the name in it, such as "tools", "web_search".
+        """
         return self.places.get(key) or self.places.get(key[:1]) or self.line
 
 
@@ -207,7 +211,11 @@ class CourseTask:
     places: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
 
     def line_of(self, *key: str) -> int:
-        """Return the line of a key or of a name in its list, else of the task."""
+        """Return the line of a key or of a name in its list, else of the task.
+
+        Args:
+            *key: The key, and for a list also the name in it, such as "tools", "web_search".
+        """
         return self.places.get(key) or self.places.get(key[:1]) or self.line
 
 
@@ -216,7 +224,7 @@ class Course:
     """A course whose file has no fault.
 
     `digest` is the hash of its text. `skill_policy` is the policy for agents' notes about skills.
-    The notes are kept for `retention_days` (None: without limit). If `guardians_see` is set, the
+    The notes are stored for `retention_days` (None: without limit). If `guardians_see` is set, the
     guardians of students see the levels.
     """
 
@@ -289,6 +297,10 @@ class _Entry:
 
 def parse_course(text: str, name: str) -> Course:
     """Read a course from the TOML text of its file.
+
+    Args:
+        text: The text in normal form.
+        name: The course's name, which is that of the file's folder.
 
     Raises:
         Invalid: if the text has faults. The message has a line for each fault, with its position.
@@ -587,7 +599,7 @@ def _skill(entry: _Entry) -> CourseSkill | None:
 
 
 def _is_line(text: str) -> bool:
-    """Return whether a text is one line of an allowed length."""
+    """Return True if a text is one line of an allowed length."""
     return bool(text.strip()) and len(text) <= LONGEST_LINE and len(text.splitlines()) == 1
 
 
@@ -612,7 +624,12 @@ def read_courses(
     """Return a folder's courses by name, and the faults of unreadable ones.
 
     If courses give one label different fields, all these courses are refused, each with the
-    locations. `new_texts` are texts by name that replace the files.
+    locations.
+
+    Args:
+        folder: The folder with a folder for each course. If it is missing, there are no courses.
+        new_texts: Texts by course name that replace the files, or None. A name without a file is a
+            new course.
 
     Raises:
         Unavailable: the folder cannot be read.
@@ -642,7 +659,14 @@ def read_courses(
 
 
 def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return each course's file with its time and size, which change when the file changes."""
+    """Return each course's file with its time and size, which change when the file changes.
+
+    Args:
+        folder: The folder with a folder for each course. Unreadable files are left out.
+
+    Returns:
+        For each file its path, its time in nanoseconds, and its size in bytes, by path.
+    """
     states = []
     for path in sorted(folder.glob(f"*/{FILE}")):
         with suppress(OSError):
@@ -652,7 +676,15 @@ def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a course's file. Raises Invalid, Unavailable."""
+    """Return the text of a course's file in normal form.
+
+    Args:
+        path: The path of the file.
+
+    Raises:
+        Invalid: The file is too large, or is not UTF-8.
+        Unavailable: The file cannot be read.
+    """
     file_name = f"{path.parent.name}/{path.name}"
     try:
         with path.open("rb") as file:
@@ -675,7 +707,11 @@ def read_text(path: Path) -> str:
 
 
 def conflicts(courses: Iterable[Course]) -> dict[str, str]:
-    """Return faults by course: labels with other fields or policies in another course."""
+    """Return faults by course: labels with other fields or policies in another course.
+
+    Args:
+        courses: All courses of the server; those without a fault are left out of the result.
+    """
     first_blocks: dict[str, tuple[Course, CourseBlock]] = {}
     faults: dict[str, list[str]] = {}
     courses = list(courses)
@@ -729,7 +765,14 @@ def _conflict(label: str, difference: str, location: str, other_location: str) -
 
 
 def findings(settings: Settings) -> list[str]:
-    """Return the findings for `ricordo doctor`: faulty files, and the names of sound courses."""
+    """Return the findings for `ricordo doctor`: faulty files, and the names of sound courses.
+
+    Args:
+        settings: The server's settings, with the data folder.
+
+    Returns:
+        Lines for people; those of faults begin with "!".
+    """
     try:
         courses, faults = read_courses(
             CourseSettings().courses_dir or settings.data_dir / "courses"

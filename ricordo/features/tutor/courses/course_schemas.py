@@ -18,6 +18,14 @@ def schema_problems(course: Course, data_dir: Path) -> list[Problem]:
     """Return a problem for each block whose schema would replace another person's schema.
 
     Such a schema has the same name and other fields, and no course wrote it.
+
+    Args:
+        course: The course.
+        data_dir: The data folder of the server.
+
+    Raises:
+        Invalid: A schema in the folder is faulty.
+        Unavailable: A schema cannot be read.
     """
     problems = []
     for block in course.blocks:
@@ -34,7 +42,15 @@ def schema_problems(course: Course, data_dir: Path) -> list[Problem]:
 def write_schemas(course: Course, data_dir: Path) -> None:
     """Write the fields of the course's blocks as schemas of the data folder.
 
-    Call it only if `schema_problems` returns none. Raises Unavailable if a file cannot be written.
+    Call it only if `schema_problems` returns none.
+
+    Args:
+        course: The course.
+        data_dir: The data folder of the server.
+
+    Raises:
+        Invalid: A schema in the folder is faulty.
+        Unavailable: A file cannot be read or written.
     """
     for block in course.blocks:
         if block.schema is None:
@@ -65,7 +81,15 @@ def _is_foreign(block: CourseBlock, data_dir: Path) -> bool:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replace the file's text in one step: all of it or nothing."""
+    """Replace the file's text in one step: all of it or nothing.
+
+    Args:
+        path: The file. Missing folders are created.
+        text: The whole text, which is written in UTF-8.
+
+    Raises:
+        Unavailable: The file cannot be written.
+    """
     # Only this writer uses the random name.
     temporary = path.with_name(f"{path.name}.{token_hex(8)}")
     try:
@@ -80,7 +104,12 @@ def write_file(path: Path, text: str) -> None:
 
 
 def schema_text(block: CourseBlock, schema: BlockSchema) -> str:
-    """Return the block's fields as the TOML of a schema."""
+    """Return the block's fields as the TOML of a schema.
+
+    Args:
+        block: The block of the course, for the description, policy and limit.
+        schema: The block's schema, for the title and the fields.
+    """
     settings: dict[str, FieldValue] = {
         "title": schema.title,
         "description": block.description or "",

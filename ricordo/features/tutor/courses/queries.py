@@ -62,6 +62,13 @@ _update = _ROWS.updates("title", "description", "source", "digest", "fault", "ag
 
 
 def find(tx: Transaction, scope: Scope, name: str) -> StoredCourse | None:
+    """Return the course with this name, or None.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose organization is searched.
+        name: The exact name.
+    """
     return _ROWS.first(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
 
 
@@ -72,7 +79,7 @@ def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Sto
         tx: The transaction.
         scope: The caller, whose organization has the course.
         name: The course's name.
-        locks: Whether to lock its row until the transaction ends.
+        locks: Lock its row until the transaction ends.
 
     Raises:
         NotFound: if there is no such course.
@@ -86,23 +93,56 @@ def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Sto
 
 
 def page(tx: Transaction, scope: Scope, page: Page) -> Sequence[StoredCourse]:
+    """Return one page of the organization's courses.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        page: The part of the list, by creation.
+    """
     return _ROWS.page(tx, scope, page)
 
 
 def everyone(tx: Transaction, scope: Scope) -> Sequence[StoredCourse]:
-    """Return all courses by their names."""
+    """Return all courses of the organization, sorted by name.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+    """
     listed = _ROWS.select.where(equal(courses, "organization_id")).order_by(courses.c.name)
     return _ROWS.all(tx, listed, {"organization_id": scope.organization_id})
 
 
 def insert(tx: Transaction, course: StoredCourse) -> None:
+    """Store a new course; its times are set here.
+
+    Args:
+        tx: The transaction.
+        course: The course with its id.
+
+    Raises:
+        Collision: The organization has a course of this name.
+    """
     now = tx.clock.now()
     _ROWS.insert(tx, replace(course, created_at=now, updated_at=now))
 
 
 def change(tx: Transaction, course: StoredCourse) -> None:
+    """Store a changed course.
+
+    Args:
+        tx: The transaction, which has locked the course with `get`.
+        course: The course; all columns that may change are written.
+    """
     _update(tx, replace(course, updated_at=tx.clock.now()))
 
 
 def remove(tx: Transaction, course: StoredCourse) -> None:
+    """Delete the course's record; its agents remain.
+
+    Args:
+        tx: The transaction.
+        course: The course.
+    """
     tx.run(delete(courses).where(courses.c.id == course.id))

@@ -66,6 +66,11 @@ def add(tx: Transaction, student: User, guardian: User) -> None:
     """Make this user a guardian of the student, who allows nothing yet.
 
     A second call changes nothing.
+
+    Args:
+        tx: The transaction.
+        student: The student.
+        guardian: Another user of the same organization; the caller has checked that.
     """
     tx.run(
         _INSERT,
@@ -80,7 +85,13 @@ def add(tx: Transaction, student: User, guardian: User) -> None:
 
 
 def remove(tx: Transaction, student_id: str, guardian_id: str) -> int:
-    """End a guardianship; return the number of deleted rows."""
+    """End a guardianship; return the number of deleted rows.
+
+    Args:
+        tx: The transaction.
+        student_id: The student.
+        guardian_id: The guardian. If there is no such pair, the number is 0.
+    """
     return tx.run(_DELETE, {"user_id": student_id, "guardian_id": guardian_id})
 
 
@@ -98,12 +109,22 @@ def set_sees(tx: Transaction, student_id: str, guardian_id: str, sees: Sight) ->
 
 
 def of_student(tx: Transaction, student_id: str) -> list[Guardianship]:
-    """Return the guardians of a student, the first one first."""
+    """Return the guardians of a student, the first one first.
+
+    Args:
+        tx: The transaction, or a read.
+        student_id: The student.
+    """
     return _with_people(tx, tx.all(_OF_STUDENT, {"user_id": student_id}))
 
 
 def of_guardian(tx: Transaction, guardian_id: str) -> list[Guardianship]:
-    """Return the students of a guardian, the first one first."""
+    """Return the students of a guardian, the first one first.
+
+    Args:
+        tx: The transaction, or a read.
+        guardian_id: The guardian.
+    """
     return _with_people(tx, tx.all(_OF_GUARDIAN, {"guardian_id": guardian_id}))
 
 

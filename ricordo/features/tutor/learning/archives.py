@@ -32,7 +32,20 @@ class ChoiceRecord(BaseModel):
 def read_choices(
     tx: Transaction, scope: Scope, user_id: str, _after: str | None
 ) -> tuple[Sequence[Json], None]:
-    """Return the user's choices in the order of the courses' names. One call returns all."""
+    """Return the user's choices in the order of the courses' names. One call returns all.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        user_id: The user whose memory is exported.
+        _after: The mark of the earlier call; not used, since one call returns all.
+
+    Returns:
+        The records, and None as the mark of the end.
+
+    Raises:
+        NotFound: The caller does not see this user.
+    """
     user = users.require(tx, scope, user_id)
     chosen = queries.choices_of_user(tx, user.organization_id, user.id)
     records = [
@@ -48,7 +61,13 @@ def read_choices(
 
 
 def store_choices(tx: Transaction, user: User, records: Iterable[ChoiceRecord]) -> int:
-    """Store an archive's choices for this user, and return their number."""
+    """Store an archive's choices for this user, and return their number.
+
+    Args:
+        tx: The transaction.
+        user: The user whose memory is restored.
+        records: The records of the file. Of several for one course, the last one is stored.
+    """
     chosen: dict[str, LearnerChoice] = {}
     for record in records:
         choice = LearnerChoice(record.is_off, record.shares, record.retention_days)

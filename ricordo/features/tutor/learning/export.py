@@ -12,7 +12,12 @@ from ricordo.storage.engine.store import Transaction
 
 
 def course_summary(learner: Learner, states: Sequence[SkillState]) -> Json:
-    """Return the counts of a student's course: skills, levels, due reviews, waiting facts."""
+    """Return the counts of a student's course: skills, levels, due reviews, waiting facts.
+
+    Args:
+        learner: The student in the course.
+        states: The states of the course's skills, from `service.states_of`.
+    """
     return {
         "name": learner.course.name,
         "title": learner.course.title,
@@ -26,7 +31,12 @@ def course_summary(learner: Learner, states: Sequence[SkillState]) -> Json:
 
 
 def to_markdown(tx: Transaction, learner: Learner) -> str:
-    """Return the student's skills in a course as Markdown, for people."""
+    """Return the student's skills in a course as Markdown, for people.
+
+    Args:
+        tx: The transaction, or a read.
+        learner: The student in the course. If notes are switched off, no skills are listed.
+    """
     lines = [f"# {learner.course.title}: {learner.user.name}", ""]
     if learner.choice.is_off:
         lines.append("Nothing is noted in this course, by the student's choice.")
@@ -36,7 +46,12 @@ def to_markdown(tx: Transaction, learner: Learner) -> str:
 
 
 def record_of(tx: Transaction, learner: Learner) -> Json:
-    """Return the student's choices and skills in a course, with the evidence of the skills."""
+    """Return the student's choices and skills in a course, with the evidence of the skills.
+
+    Args:
+        tx: The transaction, or a read.
+        learner: The student in the course. If notes are switched off, no skills are listed.
+    """
     return {
         "course": learner.course.name,
         "title": learner.course.title,

@@ -17,7 +17,13 @@ _EVERY_SECONDS = 3600
 
 
 async def retain(runtime: Runtime, _job: Job, report: Report) -> None:
-    """Delete old evidence of each student of each course with skills."""
+    """Delete old evidence of each student of each course with skills.
+
+    Args:
+        runtime: The running server.
+        _job: The periodic job; it is not used.
+        report: Counts the pairs of course and student that are done.
+    """
     aged = await runtime.store.read(students_with_old_evidence)
     for number, (course, user_id) in enumerate(aged, 1):
         await runtime.store.write(partial(_retain, course=course, user_id=user_id))
@@ -25,7 +31,11 @@ async def retain(runtime: Runtime, _job: Job, report: Report) -> None:
 
 
 def students_with_old_evidence(tx: Transaction) -> list[tuple[Course, str]]:
-    """Return pairs of course and student where some evidence is too old."""
+    """Return pairs of course and student where some evidence is too old.
+
+    Args:
+        tx: The transaction, or a read.
+    """
     aged = []
     for stored in courses.everyone(tx, SCOPE):
         course = applied_course(stored.source, stored.name)

@@ -28,7 +28,12 @@ _MOST_EXAMPLES = 2
 
 
 def with_learner(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
-    """Return the states. States with the block and a user get the user's learner state."""
+    """Return the states. States with the block and a user get the user's learner state.
+
+    Args:
+        tx: The transaction, or a read.
+        states: Agents with their conversations, in the order of the result.
+    """
     return [_with_learner(tx, state) for state in states]
 
 
@@ -58,7 +63,12 @@ def _learner_of(tx: Transaction, state: AgentState) -> Learner | None:
 
 
 def learner_text(tx: Transaction, learner: Learner) -> str:
-    """Return the text about a student's skills for a prompt."""
+    """Return the text about a student's skills for a prompt.
+
+    Args:
+        tx: The transaction, or a read.
+        learner: The student in the course. If notes are switched off, the text says only that.
+    """
     if learner.choice.is_off:
         return _OFF
     return "\n".join(_lines(service.states_of(tx, learner), learner.timezone))
@@ -92,7 +102,11 @@ def _lines(states: Sequence[SkillState], timezone: str) -> Iterator[str]:
 
 
 def due_first(states: Sequence[SkillState]) -> list[SkillState]:
-    """Return the states of the skills due today. The skill that was due first comes first."""
+    """Return the states of the skills due today. The skill that was due first comes first.
+
+    Args:
+        states: The states of a course's skills, in any order.
+    """
     return sorted((state for state in states if state.is_due), key=lambda state: state.due_at or 0)
 
 

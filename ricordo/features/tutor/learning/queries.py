@@ -74,7 +74,13 @@ def choice_of(tx: Transaction, organization_id: str, user_id: str, course: str) 
 def choices_of_course(
     tx: Transaction, organization_id: str, course: str
 ) -> dict[str, LearnerChoice]:
-    """Return the students' stored choices for a course, by user id."""
+    """Return the students' stored choices for a course, by user id.
+
+    Args:
+        tx: The transaction, or a read.
+        organization_id: The organization of the course.
+        course: The course's name.
+    """
     rows = tx.all(_OF_COURSE, {"organization_id": organization_id, "course": course})
     return {row.user_id: _choice(row) for row in rows}
 
@@ -82,7 +88,13 @@ def choices_of_course(
 def choices_of_user(
     tx: Transaction, organization_id: str, user_id: str
 ) -> dict[str, LearnerChoice]:
-    """Return a student's choices by the name of the course."""
+    """Return a student's stored choices by the name of the course.
+
+    Args:
+        tx: The transaction, or a read.
+        organization_id: The student's organization.
+        user_id: The student.
+    """
     rows = tx.all(_OF_USER, {"organization_id": organization_id, "user_id": user_id})
     return {row.course: _choice(row) for row in rows}
 
@@ -141,7 +153,14 @@ def facts_of(
 
 
 def facts_of_user(tx: Transaction, user_id: str) -> list[UserFact]:
-    """Return a student's current and proposed facts of all courses, the newest first."""
+    """Return a student's current and proposed facts of all courses, the newest first.
+
+    At most 2,000 facts are returned.
+
+    Args:
+        tx: The transaction, or a read.
+        user_id: The student.
+    """
     slot = user_facts.c.slot
     is_of_skill = or_(*(slot.startswith(prefix, autoescape=True) for prefix in PREFIXES))
     statement = (
@@ -154,12 +173,24 @@ def facts_of_user(tx: Transaction, user_id: str) -> list[UserFact]:
 
 
 def facts_of_slot(tx: Transaction, user_id: str, slot: str) -> list[UserFact]:
-    """Return a student's facts of one slot in any state."""
+    """Return a student's facts of one slot in any state, the oldest first.
+
+    Args:
+        tx: The transaction, or a read.
+        user_id: The student.
+        slot: The slot, such as `level_slot` returns it.
+    """
     return FACTS.all(tx, _OF_SLOT, {"user_id": user_id, "slot": slot})
 
 
 def levels_of_students(tx: Transaction, organization_id: str, course: str) -> list[UserFact]:
-    """Return the current levels of all students of an organization in a course."""
+    """Return the current levels of all students of an organization in a course.
+
+    Args:
+        tx: The transaction, or a read.
+        organization_id: The students' organization.
+        course: The course's name.
+    """
     of_course = _of_course(course, LEVEL)
     statement = FACTS.select.where(equal(user_facts, "organization_id"), _LIVE, of_course)
     return FACTS.all(tx, statement, {"organization_id": organization_id, "states": ["current"]})
@@ -191,6 +222,11 @@ def oldest_by_student(tx: Transaction, organization_id: str, course: str) -> dic
     """Return the time of each student's oldest observation or claim in a course, by user id.
 
     Facts in all states count. Times are in microseconds.
+
+    Args:
+        tx: The transaction, or a read.
+        organization_id: The students' organization.
+        course: The course's name.
     """
     statement = (
         select(user_facts.c.user_id, func.min(user_facts.c.said_at).label("said_at"))
@@ -202,7 +238,12 @@ def oldest_by_student(tx: Transaction, organization_id: str, course: str) -> dic
 
 
 def remove(tx: Transaction, facts: Sequence[UserFact]) -> None:
-    """Delete these facts."""
+    """Delete these facts.
+
+    Args:
+        tx: The transaction.
+        facts: The facts; none changes nothing.
+    """
     ids = [fact.id for fact in facts]
     if ids:
         tx.run(delete(user_facts).where(one_of(user_facts.c.id, "ids")), {"ids": ids})

@@ -26,24 +26,52 @@ STUCK = frozenset({"failed", "hard"})
 
 
 def observation_slot(course: str, skill: str, message_id: str) -> str:
+    """Return the slot of an observation.
+
+    Args:
+        course: The course's name.
+        skill: The skill's name.
+        message_id: The student's message that shows it.
+    """
     return f"{OBSERVATION}{course}/{skill}#{message_id}"
 
 
 def level_slot(course: str, skill: str) -> str:
+    """Return the slot of a student's level in a skill.
+
+    Args:
+        course: The course's name.
+        skill: The skill's name.
+    """
     return f"{LEVEL}{course}/{skill}"
 
 
 def claim_slot(course: str, skill: str) -> str:
+    """Return the slot of a student's claim about a skill.
+
+    Args:
+        course: The course's name.
+        skill: The skill's name.
+    """
     return f"{CLAIM}{course}/{skill}"
 
 
 def course_of(fact: UserFact) -> str:
-    """Return the name of the course that a fact is about."""
+    """Return the name of the course that a fact is about.
+
+    Args:
+        fact: An observation, a level or a claim.
+    """
     return fact.slot.partition(":")[2].partition("/")[0]
 
 
 def skill_of(fact: UserFact, course: str) -> str | None:
-    """Return the name of the skill that a fact is about; None if it is of another course."""
+    """Return the name of the skill that a fact is about; None if it is of another course.
+
+    Args:
+        fact: Any fact of a student.
+        course: The course's name.
+    """
     _, _, place = fact.slot.partition(":")
     owner, slash, rest = place.partition("/")
     if not slash or owner != course:
@@ -52,30 +80,58 @@ def skill_of(fact: UserFact, course: str) -> str | None:
 
 
 def is_observation(fact: UserFact) -> bool:
+    """Return True for an observation.
+
+    Args:
+        fact: Any fact of a student.
+    """
     return fact.slot.startswith(OBSERVATION)
 
 
 def is_level(fact: UserFact) -> bool:
+    """Return True for a level.
+
+    Args:
+        fact: Any fact of a student.
+    """
     return fact.slot.startswith(LEVEL)
 
 
 def is_claim(fact: UserFact) -> bool:
+    """Return True for a claim.
+
+    Args:
+        fact: Any fact of a student.
+    """
     return fact.slot.startswith(CLAIM)
 
 
 def observed_value(result: Result, misconception: str) -> str:
-    """Return the value of a fact that stores this result and this misconception."""
+    """Return the value of a fact that stores this result and this misconception.
+
+    Args:
+        result: The result of the student's attempt.
+        misconception: A misconception of the skill; "" for none.
+    """
     return f"{result} {misconception}".strip()
 
 
 def result_of(fact: UserFact) -> Result:
-    """Return the result that an observation shows."""
+    """Return the result that an observation shows.
+
+    Args:
+        fact: An observation; an unknown result counts as "seen".
+    """
     stored = fact.value.partition(" ")[0]
     return next((result for result in RESULTS if result == stored), "seen")
 
 
 def misconception_of(fact: UserFact) -> str:
-    """Return the misconception that an observation shows; empty for none."""
+    """Return the misconception that an observation shows; empty for none.
+
+    Args:
+        fact: An observation.
+    """
     return fact.value.partition(" ")[2]
 
 

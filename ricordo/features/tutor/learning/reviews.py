@@ -35,6 +35,9 @@ def due_at(observations: Sequence[UserFact]) -> int | None:
     """Return the time when the skill of these observations is due, in microseconds UTC.
 
     Returns None if the student never tried the skill.
+
+    Args:
+        observations: The observations about one skill, in any order.
     """
     results = [(fact.said_at, result_of(fact)) for fact in observations]
     reviews = sorted((at, _RATINGS[result]) for at, result in results if result in TRIED)
@@ -57,6 +60,14 @@ def _due_after(reviews: tuple[tuple[int, int], ...]) -> int:
 
 
 def end_of_day(now: int, timezone: str) -> int:
-    """Return the end of the day in this time zone, in microseconds UTC."""
+    """Return the end of the day in this time zone, in microseconds UTC.
+
+    Args:
+        now: A time of the day, in microseconds.
+        timezone: The IANA name of the zone.
+
+    Raises:
+        Invalid: There is no such zone.
+    """
     day = to_datetime(now).astimezone(zone(timezone)).date() + timedelta(days=1)
     return to_micros(datetime.combine(day, time(), zone(timezone)))

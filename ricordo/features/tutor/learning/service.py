@@ -67,7 +67,14 @@ class Learner:
         return self.course.timezone or "UTC"
 
     def skill(self, name: str) -> CourseSkill:
-        """Return the course's skill of this name. Raises Invalid."""
+        """Return the course's skill of this name.
+
+        Args:
+            name: The name from a model or a request; spaces around it are ignored.
+
+        Raises:
+            Invalid: The course has no such skill; the message names all of them.
+        """
         for skill in self.course.skills:
             if skill.name == name.strip():
                 return skill
@@ -108,7 +115,16 @@ class NewLevel:
 
 
 def course_with_skills(tx: Transaction, scope: Scope, name: str) -> Course:
-    """Return the last applied form of a course. Raises NotFound, also if it has no skills."""
+    """Return the last applied form of a course.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose organization is searched.
+        name: The course's name.
+
+    Raises:
+        NotFound: There is no such course, it was never applied, or it has no skills.
+    """
     stored = courses.get(tx, scope, name)
     course = applied_course(stored.source, stored.name)
     if course is None or not course.skills:
@@ -117,6 +133,13 @@ def course_with_skills(tx: Transaction, scope: Scope, name: str) -> Course:
 
 
 def learner_of(tx: Transaction, user: User, course: Course) -> Learner:
+    """Return the student in a course, with the student's choice.
+
+    Args:
+        tx: The transaction, or a read.
+        user: The student.
+        course: A course with skills.
+    """
     choice = queries.choice_of(tx, user.organization_id, user.id, course.name)
     return Learner(user, course, choice)
 
@@ -126,6 +149,10 @@ def learning_of(tx: Transaction, user: User) -> list[tuple[Learner, list[SkillSt
 
     A user takes part after talking with an agent of the course, or if a fact of the course is
     stored. The number of statements does not depend on the number of courses.
+
+    Args:
+        tx: The transaction, or a read.
+        user: The student.
     """
     scope = Scope(user.organization_id)
     stored = {course.name: course for course in courses.everyone(tx, scope)}
@@ -173,7 +200,11 @@ def learning_in(
 
 
 def require_shared(learner: Learner) -> None:
-    """Raise NotFound unless the student shares the skills with the course's teachers."""
+    """Raise NotFound unless the student shares the skills with the course's teachers.
+
+    Args:
+        learner: The student in the course.
+    """
     if learner.choice.is_off or not learner.choice.shares:
         raise NotFound("This student shares no skills with teachers.")
 
@@ -182,13 +213,21 @@ def kept_days(learner: Learner) -> int | None:
     """Return the days for which evidence is stored, or None for no limit.
 
     It is the smaller of the student's and the course's number.
+
+    Args:
+        learner: The student in the course.
     """
     bounds = (learner.choice.retention_days, learner.course.retention_days)
     return min((days for days in bounds if days is not None), default=None)
 
 
 def states_of(tx: Transaction, learner: Learner) -> list[SkillState]:
-    """Return the state of each skill; an empty list if the student switched the course off."""
+    """Return the state of each skill; an empty list if the student switched the course off.
+
+    Args:
+        tx: The transaction, or a read.
+        learner: The student in the course.
+    """
     if learner.choice.is_off:
         return []
     return _states(tx, learner, queries.facts_of(tx, learner.user.id, learner.course.name))
@@ -202,7 +241,13 @@ def _states(tx: Transaction, learner: Learner, found: Sequence[UserFact]) -> lis
 
 
 def has_due(tx: Transaction, user: User, course: Course) -> bool:
-    """Return whether the student has something to review today."""
+    """Return True if the student has something to review today.
+
+    Args:
+        tx: The transaction, or a read.
+        user: The student.
+        course: A course with skills.
+    """
     return any(state.is_due for state in states_of(tx, learner_of(tx, user, course)))
 
 
@@ -211,6 +256,10 @@ def policy_for(tx: Transaction, learner: Learner) -> FactPolicy:
 
     `RICORDO_FACTS` does not apply here, since it is about facts from all conversations. A course
     with skills asks for notes by itself.
+
+    Args:
+        tx: The transaction, or a read.
+        learner: The student in the course.
     """
     if learner.choice.is_off:
         return "off"
@@ -223,6 +272,11 @@ def note(tx: Transaction, learner: Learner, observation: Observation) -> UserFac
     """Store an observation, and return its fact.
 
     The same observation of the same message is stored once.
+
+    Args:
+        tx: The transaction.
+        learner: The student in the course.
+        observation: The observation, whose message the caller has found to be the student's.
 
     Raises:
         Invalid: if notes about this student are off, or this sentence is refused.
@@ -251,6 +305,11 @@ def note(tx: Transaction, learner: Learner, observation: Observation) -> UserFac
 
 def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
     """Store a level with its observations as the policy allows, and return its fact.
+
+    Args:
+        tx: The transaction.
+        learner: The student in the course.
+        new: The level with the agent's reason.
 
     Raises:
         Invalid: if notes about this student are off, or the observations do not show the level.
@@ -338,7 +397,12 @@ def remove_fact(tx: Transaction, learner: Learner, fact_id: str) -> int:
 
 
 def remove_all(tx: Transaction, learner: Learner) -> int:
-    """Delete all facts of the student in the course; return their number."""
+    """Delete all facts of the student in the course; return their number.
+
+    Args:
+        tx: The transaction.
+        learner: The student in the course. The student's choice remains.
+    """
     users.lock(tx, learner.user.id)
     found = _every_fact(tx, learner)
     queries.remove(tx, found)
@@ -410,7 +474,11 @@ def _require_shown(
 
 
 def newest_result(observations: Sequence[UserFact]) -> Result | None:
-    """Return the result of the newest observation; None without observations."""
+    """Return the result of the newest observation; None without observations.
+
+    Args:
+        observations: The observations about one skill, in any order.
+    """
     newest = max(observations, key=lambda fact: fact.said_at, default=None)
     return result_of(newest) if newest else None
 
@@ -537,7 +605,14 @@ def _file(tx: Transaction, fact: UserFact, *, is_direct: bool) -> UserFact:
 
 
 def require_level(text: str) -> Level:
-    """Return a level by its name. Raises Invalid."""
+    """Return a level by its name.
+
+    Args:
+        text: The name from a model or a request; spaces around it are ignored.
+
+    Raises:
+        Invalid: There is no such level.
+    """
     for level in LEVELS:
         if level == text.strip():
             return level
@@ -545,7 +620,14 @@ def require_level(text: str) -> Level:
 
 
 def require_result(text: str) -> Result:
-    """Return a result by its name. Raises Invalid."""
+    """Return a result by its name.
+
+    Args:
+        text: The name from a model or a request; spaces around it are ignored.
+
+    Raises:
+        Invalid: There is no such result.
+    """
     for result in RESULTS:
         if result == text.strip():
             return result

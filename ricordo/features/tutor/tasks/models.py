@@ -83,7 +83,11 @@ class TaskResponse(ResponseModel):
 
     @classmethod
     def from_task(cls, task: BackgroundTask) -> Json:
-        """Return the task as JSON."""
+        """Return the task as JSON.
+
+        Args:
+            task: The stored task.
+        """
         idle = {"idle_minutes": task.idle_minutes, "cooldown_minutes": task.cooldown_minutes}
         trigger: Json = _cron_json(task.cron) if task.cron else {"type": "idle", **idle}
         return cls.of(task, trigger=trigger)
@@ -131,7 +135,11 @@ class TaskRunResponse(ResponseModel):
 
     @classmethod
     def from_run(cls, run: TaskRun) -> Json:
-        """Return the run as JSON."""
+        """Return the run as JSON.
+
+        Args:
+            run: The stored run.
+        """
         usage: dict[str, Any] = {
             "prompt_tokens": run.usage.prompt_tokens,
             "completion_tokens": run.usage.completion_tokens,

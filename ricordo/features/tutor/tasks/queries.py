@@ -183,11 +183,28 @@ insert_task = _TASKS.insert
 
 
 def find(tx: Transaction, scope: Scope, name: str) -> BackgroundTask | None:
+    """Return the task with this name, or None.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose organization is searched.
+        name: The exact name, without NUL characters. A task without a course whose agent was
+            deleted is not found.
+    """
     return _TASKS.first(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
 
 
 def get(tx: Transaction, scope: Scope, name: str) -> BackgroundTask:
-    """Return the task with this name. Raises NotFound."""
+    """Return the task with this name.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose organization is searched.
+        name: The name from a request.
+
+    Raises:
+        NotFound: There is no such task.
+    """
     task = None if "\0" in name else find(tx, scope, name)
     if task is None:
         raise NotFound(f'There is no background task "{name[:80]}". Look in the list of tasks.')
@@ -195,27 +212,56 @@ def get(tx: Transaction, scope: Scope, name: str) -> BackgroundTask:
 
 
 def by_id(tx: Transaction, task_id: str) -> BackgroundTask | None:
+    """Return any organization's task, or None.
+
+    Args:
+        tx: The transaction, or a read.
+        task_id: The task.
+    """
     return next(iter(_TASKS.by_ids(tx, [task_id])), None)
 
 
 def lock(tx: Transaction, task_id: str) -> BackgroundTask | None:
-    """Lock the task until the transaction ends; None for a deleted task."""
+    """Lock the task until the transaction ends; None for a deleted task.
+
+    Args:
+        tx: The transaction.
+        task_id: The task of any organization.
+    """
     tx.lock(_LOCK_TASK, {"id": task_id})
     return by_id(tx, task_id)
 
 
 def page(tx: Transaction, scope: Scope, page: Page) -> list[BackgroundTask]:
+    """Return one page of the organization's tasks.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        page: The part of the list, by creation.
+    """
     return _TASKS.page(tx, scope, page, _IS_THERE)
 
 
 def of_course(tx: Transaction, scope: Scope, course: str) -> list[BackgroundTask]:
-    """Return the tasks of a course."""
+    """Return the tasks of a course, the oldest first.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, whose organization has the course.
+        course: The course's name.
+    """
     listed = _TASKS.select.where(equal(tasks, "organization_id", "course")).order_by(tasks.c.seq)
     return _TASKS.all(tx, listed, {"organization_id": scope.organization_id, "course": course})
 
 
 def count_without_course(tx: Transaction, scope: Scope) -> int:
-    """Return the number of the organization's tasks that belong to no course."""
+    """Return the number of the organization's tasks that belong to no course.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+    """
     counted = select(func.count()).where(
         tasks.c.organization_id == scope.organization_id, tasks.c.course.is_(None)
     )
@@ -223,14 +269,22 @@ def count_without_course(tx: Transaction, scope: Scope) -> int:
 
 
 def enabled_ids(tx: Transaction) -> list[str]:
-    """Return the ids of all organizations' tasks that are not paused."""
+    """Return the ids of all organizations' tasks that are not paused.
+
+    Args:
+        tx: The transaction, or a read.
+    """
     return [
         row.id for row in tx.all(select(tasks.c.id).where(tasks.c.enabled).order_by(tasks.c.seq))
     ]
 
 
 def remove_orphans(tx: Transaction) -> None:
-    """Delete the tasks, with their history, whose agent or course was deleted."""
+    """Delete the tasks, with their history, whose agent or course was deleted.
+
+    Args:
+        tx: The transaction. Tasks of all organizations are examined.
+    """
     is_course = (courses.c.name == tasks.c.course) & (
         courses.c.organization_id == tasks.c.organization_id
     )
@@ -241,7 +295,12 @@ def remove_orphans(tx: Transaction) -> None:
 
 
 def remove(tx: Transaction, task: BackgroundTask) -> None:
-    """Delete the task with its history."""
+    """Delete the task with its history.
+
+    Args:
+        tx: The transaction.
+        task: The task.
+    """
     tx.run(delete(task_runs).where(task_runs.c.task_id == task.id))
     tx.run(delete(tasks).where(tasks.c.id == task.id))
 
@@ -267,31 +326,62 @@ def last_idle(tx: Transaction, task_id: str) -> dict[str, tuple[int, int]]:
     """Return the task's last idle window for each user, with the time of the run.
 
     Both times are in microseconds.
+
+    Args:
+        tx: The transaction, or a read.
+        task_id: The task.
     """
     return {row.user_id: (row.window, row.at) for row in tx.all(_DONE, {"task_id": task_id})}
 
 
 def add_runs(tx: Transaction, runs: Sequence[TaskRun]) -> int:
-    """Store the runs whose window is new; return their number."""
+    """Store the runs whose window is new; return their number.
+
+    Args:
+        tx: The transaction.
+        runs: The runs. A run whose task, user and window are stored already is
+            skipped.
+    """
     return tx.run(_INSERT_RUN, [RUNS.values(run) for run in runs])
 
 
 def are_open(tx: Transaction) -> bool:
-    """Return whether any run has not ended."""
+    """Return True if any run of any organization has not ended.
+
+    Args:
+        tx: The transaction, or a read.
+    """
     return tx.first(_NEXT, {"started_ids": []}) is not None
 
 
 def next_open(tx: Transaction, started_ids: Sequence[str]) -> TaskRun | None:
-    """Return the oldest open run that is not in `started_ids`."""
+    """Return the oldest open run that is not in `started_ids`.
+
+    Args:
+        tx: The transaction, or a read.
+        started_ids: The ids of runs that this process works on.
+    """
     return RUNS.first(tx, _NEXT, {"started_ids": list(started_ids)})
 
 
 def lock_run(tx: Transaction, run_id: str) -> TaskRun | None:
+    """Lock the run until the transaction ends; None for a deleted run.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+    """
     return RUNS.first(tx, _LOCK_RUN, {"id": run_id})
 
 
 def open_run_of(tx: Transaction, task_id: str, user_id: str) -> TaskRun | None:
-    """Return the open run of this task for this user."""
+    """Return the open run of this task for this user, or None.
+
+    Args:
+        tx: The transaction, or a read.
+        task_id: The task.
+        user_id: The user.
+    """
     open_runs = RUNS.select.where(equal(task_runs, "task_id", "user_id"), _OPEN).limit(1)
     return RUNS.first(tx, open_runs, {"task_id": task_id, "user_id": user_id})
 
@@ -299,11 +389,26 @@ def open_run_of(tx: Transaction, task_id: str, user_id: str) -> TaskRun | None:
 def runs_of(
     tx: Transaction, scope: Scope, page: Page, task_id: str, user_id: str | None = None
 ) -> list[TaskRun]:
+    """Return one page of a task's runs that the caller may see.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        page: The part of the list, by creation.
+        task_id: The task.
+        user_id: Only this user's runs; None for all users.
+    """
     return RUNS.page(tx, scope, page, task_id=task_id, user_id=user_id)
 
 
 def newest_of_user(tx: Transaction, user_id: str, limit: int) -> list[TaskRun]:
-    """Return the user's newest runs, the newest first."""
+    """Return the user's newest runs, the newest first.
+
+    Args:
+        tx: The transaction, or a read.
+        user_id: The user. Runs of all tasks are returned.
+        limit: The most runs.
+    """
     return list(RUNS.all(tx, _OF_USER.limit(limit), {"user_id": user_id}))
 
 

@@ -44,8 +44,12 @@ def require_teacher(scope: Scope) -> Scope:
 
     A call on behalf of one user is refused for any key, since it may see only that user's data.
 
+    Args:
+        scope: The caller. The returned scope has the same rights, and no user.
+
     Raises:
-        Forbidden: the caller is neither a developer nor an administrator.
+        Forbidden: the caller is neither a developer nor an administrator with `agents:write`, or
+            acts for one user.
     """
     if (
         scope.role not in ("developer", "admin")

@@ -49,10 +49,14 @@ class TypedBlock:
     def to_memory_string(self, max_chars: int | None = None) -> str:
         """Return the text of the block, cut to `max_chars` characters.
 
-        The default is CORE_MEMORY_MAX_CHARS, else 1500. A persona keeps the first five
-        capabilities, four fields of expertise and three constraints. A human block keeps the newest
-        four preferences, three facts and three notes. Raises Invalid if not even names and a task
-        fit.
+        A persona keeps the first five capabilities, four fields of expertise and three constraints.
+        A human block keeps the newest four preferences, three facts and three notes.
+
+        Args:
+            max_chars: The most characters; None: CORE_MEMORY_MAX_CHARS, else 1500.
+
+        Raises:
+            Invalid: Not even names and a task fit.
         """
         return self.fitted(max_chars).to_full_string()
 
@@ -75,7 +79,14 @@ class TypedBlock:
         return "\n".join([*lines, *brackets.write_lines(whole.other_lines, self.TAGS)])
 
     def fitted(self, max_chars: int | None = None) -> Self:
-        """Return the part of the block that fits its limits. Raises Invalid."""
+        """Return the part of the block that fits its limits.
+
+        Args:
+            max_chars: The most characters of the text; None: the default limit.
+
+        Raises:
+            Invalid: The texts that may be cut are too short to make room.
+        """
         limit = default_max_chars() if max_chars is None else max_chars
         block = self.shed(limit)
         while (excess := len(block.to_full_string()) - limit) > 0:
@@ -93,8 +104,14 @@ class TypedBlock:
     def shed(self, target_chars: int | None = None) -> Self:
         """Return the block with at most `NUMBERS` values in each list.
 
-        With `target_chars`, lists lose more values until the text is short enough; texts are not
-        changed. Raises Invalid.
+        Texts are not changed.
+
+        Args:
+            target_chars: Lists lose more values until the text has at most this many characters, or
+                until they are empty; None: no limit.
+
+        Raises:
+            Invalid: A value is no text.
         """
         block = self.cleaned()
         for name, number in self.NUMBERS.items():
@@ -122,8 +139,13 @@ class TypedBlock:
         """Read the text of a block; unknown lines become `other_lines`.
 
         If a tag for texts occurs on several lines, the last line counts, since agents add a line
-        instead of changing one. Raises Invalid if the state is unknown, or a persona has no line
-        `[IDENTITY] name | role`.
+        instead of changing one.
+
+        Args:
+            text: The text of the block, as `to_full_string` wrote it and agents changed it.
+
+        Raises:
+            Invalid: The state is unknown, or a persona has no line `[IDENTITY] name | role`.
         """
         by_tag, other_lines = brackets.read_lines(text, cls.TAGS)
         values: dict[str, Any] = {"other_lines": other_lines}
@@ -144,7 +166,11 @@ class TypedBlock:
 
     @classmethod
     def has_superseded(cls, text: str) -> bool:
-        """Return True if a later line of the text replaces an earlier one."""
+        """Return True if a later line of the text replaces an earlier one.
+
+        Args:
+            text: The text of a block of this type.
+        """
         by_tag, _ = brackets.read_lines(text, cls.TAGS)
         return any(
             len(by_tag.get(tag, ())) > 1
@@ -229,6 +255,14 @@ class PersonaBlock(TypedBlock):
 
     @classmethod
     def from_memory_string(cls, text: str) -> Self:
+        """Read the text of a persona; unknown lines become `other_lines`.
+
+        Args:
+            text: The text of the block.
+
+        Raises:
+            Invalid: It has no line `[IDENTITY] name | role`.
+        """
         if not brackets.read_lines(text, ("IDENTITY",))[0]:
             raise Invalid(
                 "This text has no identity of the agent. Add a line [IDENTITY] name | role."
@@ -270,7 +304,14 @@ class HumanBlock(TypedBlock):
     other_lines: list[str] = field(default_factory=list)
 
     def set_task(self, task: str) -> None:
-        """Start a task. Raises Invalid for an empty one."""
+        """Start a task.
+
+        Args:
+            task: One short text.
+
+        Raises:
+            Invalid: It is empty.
+        """
         self.current_task = _require(task, "task")
         self.session_state = SessionState.ACTIVE_TASK
 
@@ -280,17 +321,38 @@ class HumanBlock(TypedBlock):
         self.session_state = SessionState.IDLE
 
     def add_context_note(self, note: str) -> None:
-        """Add a note; the last ten are kept. Repeating the last note adds nothing."""
+        """Add a note; the last ten are kept. Repeating the last note adds nothing.
+
+        Args:
+            note: The note, which is stripped.
+
+        Raises:
+            Invalid: It is empty, or no text.
+        """
         note = _require(note, "note")
         if self.context_notes[-1:] != [note]:
             self.context_notes = [*self.context_notes, note][-_NOTES_HELD:]
 
     def add_preference(self, preference: str) -> None:
-        """Add a preference; a known one becomes the newest."""
+        """Add a preference; a known one becomes the newest.
+
+        Args:
+            preference: The preference, which is stripped.
+
+        Raises:
+            Invalid: It is empty, or no text.
+        """
         self.preferences = _with_newest(self.preferences, _require(preference, "preference"))
 
     def add_fact(self, fact: str) -> None:
-        """Add a fact about the user; a known one becomes the newest."""
+        """Add a fact about the user; a known one becomes the newest.
+
+        Args:
+            fact: One short text.
+
+        Raises:
+            Invalid: It is empty.
+        """
         self.facts = _with_newest(self.facts, _require(fact, "fact"))
 
     def newest(self) -> Self:

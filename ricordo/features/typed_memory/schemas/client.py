@@ -65,7 +65,15 @@ class BlockCalls(_Calls):
     """An agent's core memory."""
 
     def retrieve(self, block_label: str, /, *, agent_id: str) -> Block:
-        """Return the agent's block with this label. Raises NotFound."""
+        """Return the agent's block with this label.
+
+        Args:
+            block_label: The label by which the agent sees the block.
+            agent_id: The agent.
+
+        Raises:
+            NotFound: There is no such agent, or it has no such block.
+        """
         return self._wait(
             self._runtime.store.read(lambda tx: self._labelled(tx, agent_id, block_label)[1])
         )
@@ -135,8 +143,12 @@ class PassageCalls(_Calls):
     def create(self, agent_id: str, /, *, text: str) -> list[Passage]:
         """Archive a text, and return it in a list.
 
+        Args:
+            agent_id: The agent. Its archive is created if it has none.
+            text: The text; secrets in it are removed.
+
         Raises:
-            NotFound: if there is no such agent.
+            NotFound: There is no such agent.
         """
 
         def work(tx: Transaction) -> list[Passage]:

@@ -30,7 +30,7 @@ _MOST_COUNTED = 400_000
 class BlockAddress:
     """A block with its paths in the API and among the pages.
 
-    `block` is None if it does not exist. `decision` tells whether a change by the caller is
+    `block` is None if it does not exist. `decision` says if a change by the caller is
     applied, proposed or refused. `owns` is set if the caller may also change the block's other
     fields.
     """
@@ -107,6 +107,20 @@ def find_block(tx: Transaction, scope: Scope, path_params: dict[str, Any]) -> Bl
 
 
 def of_user(tx: Transaction, scope: Scope, user: User, chain_id: str, label: str) -> BlockAddress:
+    """Return a user's block by its label, as `find_block` does.
+
+    A label without a block is found if it has a history or a waiting proposal.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        user: The user, whose memory the caller may see.
+        chain_id: The user's chain.
+        label: The label.
+
+    Raises:
+        NotFound: The user has no such block.
+    """
     owner = MemoryOwner("user", user.id, user.name)
     block = blocks.labelled(tx, chain_id, label)
     is_known = block or history.page(tx, chain_id, label=label, limit=1)
@@ -129,7 +143,12 @@ def of_user(tx: Transaction, scope: Scope, user: User, chain_id: str, label: str
 async def open_block(request: Request) -> BlockAddress:
     """Return the block of this request.
 
-    Raises NotFound, and Conflict for a form that names a user's block by id.
+    Args:
+        request: The request of a page whose path has `block_id`, or `user_id` and `label`.
+
+    Raises:
+        NotFound: The caller sees no such block.
+        Conflict: A form names a user's block by id.
     """
     scope = request.scope[REQUEST_SCOPE]
     path_params = request.path_params
@@ -175,7 +194,7 @@ def counted(
 def read_versions(
     tx: Transaction, address: BlockAddress, limit: int, before: int | None = None
 ) -> tuple[list[TimelineEntry], bool]:
-    """Return a page of the block's versions, newest first, and whether more exist.
+    """Return a page of the block's versions, newest first, and True if more exist.
 
     Args:
         tx: The transaction.
@@ -190,6 +209,14 @@ def read_versions(
 def blocks_beside(
     tx: Transaction, scope: Scope, owner: MemoryOwner, chain_id: str
 ) -> list[ListedBlock]:
+    """Return the blocks for the list beside a block: all of the same owner.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller, who may see the owner's memory.
+        owner: The owner of the block. A block of no user and no agent has no list.
+        chain_id: The chain of the block.
+    """
     if owner.kind == "user":
         return queries.blocks_of_chain(tx, owner, chain_id)
     if owner.kind == "block":

@@ -65,10 +65,10 @@ class ShownTurn:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """The readers of a conversation, and whether the caller may write in it."""
+    """The readers of a conversation, and the caller's right to write in it."""
 
     kind: str  # "own", "shared", "other": the conversation's user
-    name: str  # name of the user, if the conversation belongs to somebody else
+    name: str  # name of the user, if it is another user's conversation
     may_write: bool
     is_chosen: bool  # the caller named this conversation
 
@@ -435,7 +435,11 @@ async def _add_picture_texts(request: Request, turns: Iterable[ShownTurn]) -> No
 
 
 def turns_of(messages: Iterable[Json]) -> Iterator[ShownTurn]:
-    """Group the API's messages by run, oldest first, and put results at their calls."""
+    """Group the API's messages by run, oldest first, and put results at their calls.
+
+    Args:
+        messages: Messages of one conversation as the API returns them, oldest first.
+    """
     turn = ShownTurn(None)
     calls: dict[str, Json] = {}
     for message in messages:
@@ -538,7 +542,14 @@ async def _conversation(request: Request, agent_id: str, conversation_id: str | 
 async def own_conversation(request: Request, agent_id: str) -> str:
     """Return the id of the caller's conversation with the agent; a missing one is created.
 
-    A caller without memory gets the agent's default conversation, which is shared. Raises NotFound.
+    A caller without memory gets the agent's default conversation, which is shared.
+
+    Args:
+        request: The request for the page.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: The caller may not use such an agent.
     """
     scope: Scope = request.scope[REQUEST_SCOPE]
     if scope.subject is None and own_memory(scope):
@@ -597,7 +608,7 @@ async def _blocks(request: Request, agent: Json, conversation: Json) -> list[Jso
 def _shown_block(
     scope: Scope, block: Json, user_id: str | None, *, is_writable: bool = True
 ) -> Json:
-    """Return the block with its page, and whether the caller may edit it in the panel."""
+    """Return the block with its page, and with the right to edit it in the panel."""
     path = f"/ui/blocks/{block['id']}"
     may_edit = is_writable and scope.may("agents:write")
     if user_id:

@@ -28,7 +28,12 @@ async def show_login(request: Request) -> Response:
 
 
 def login_form(request: Request, next: str) -> dict[str, Any]:
-    """Return the variables of the form: the next page, and the ways to log in."""
+    """Return the variables of the form: the next page, and the ways to log in.
+
+    Args:
+        request: The request for the page.
+        next: The path of this server to open after the login, from `local_path`.
+    """
     settings = NotificationSettings.current()
     has_links = any(
         page.path == "/ui/invitations" for page in request.app.state.runtime.plugins.pages()
@@ -91,7 +96,7 @@ async def log_out(request: Request) -> Response:
 async def _end_session(request: Request) -> None:
     """If the browser has a session of the login provider, revoke it.
 
-    Somebody may have copied the cookie.
+    The cookie may have been copied.
     """
     scope = request.scope.get(REQUEST_SCOPE)
     runtime = request.app.state.runtime

@@ -29,7 +29,7 @@ _MOST_CHARACTERS = 100_000
 class BlockRights:
     """A caller's rights in a block.
 
-    `decision` tells whether a change is applied, proposed or refused.
+    `decision` says if a change is applied, proposed or refused.
     """
 
     decision: PolicyDecision
@@ -177,7 +177,7 @@ def section_of(
         owner: The owner of the block's chain.
         schemas: Finds the schema of the block.
         rights: The caller's rights in the block.
-        is_self: Whether the caller is the owner, so that titles address the caller.
+        is_self: The caller is the owner, so titles address the caller.
         most: The most pieces of the text; 0 counts the text as too long to be shown.
         reader: The name of the only agent or course that reads the block; None: all do.
     """
@@ -207,7 +207,12 @@ def section_of(
 
 
 def rights_at(scope: Scope, address: BlockAddress) -> BlockRights:
-    """Return the caller's rights in the block of an address."""
+    """Return the caller's rights in the block of an address.
+
+    Args:
+        scope: The caller.
+        address: The block, as the caller opened it.
+    """
     may_write = _may_write(scope, address.owner.kind)
     return BlockRights(address.decision, owns=address.owns, may_write=may_write)
 
@@ -226,4 +231,9 @@ def _may_write(scope: Scope, owner_kind: OwnerKind) -> bool:
 
 
 def titles_of(sections: Sequence[MemorySection]) -> Mapping[str, str]:
+    """Return the sections' titles by the labels of their blocks.
+
+    Args:
+        sections: The sections of one memory.
+    """
     return {section.block.label: section.title for section in sections}

@@ -106,6 +106,9 @@ def without_day(text: str) -> tuple[str, str]:
     """Return a day at the start of a line, and the rest of the line.
 
     The day is "" if there is none. A bullet before it stays in the rest.
+
+    Args:
+        text: The line, such as "- 2026-05-01: Likes tea". Further lines stay in the rest.
     """
     match = _DAY.match(text)
     if match is None:
@@ -124,7 +127,11 @@ class PanelLine:
 
 
 def panel_lines(text: str) -> list[PanelLine]:
-    """Return the lines of a text, with headings and days separate from the rest."""
+    """Return the lines of a text, with headings and days separate from the rest.
+
+    Args:
+        text: The text of a block, or its beginning.
+    """
     lines = []
     for raw in text.split("\n"):
         if heading := _HEADING.match(raw):
@@ -138,7 +145,11 @@ def panel_lines(text: str) -> list[PanelLine]:
 
 
 def field_text(value: FieldValue) -> str:
-    """Return a field's value in the form in which a form shows it."""
+    """Return a field's value in the form in which a form shows it.
+
+    Args:
+        value: The value of a schema's field; a list becomes one line for each entry.
+    """
     if isinstance(value, tuple):
         return "\n".join(value)
     if isinstance(value, bool):

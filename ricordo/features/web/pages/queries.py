@@ -36,7 +36,11 @@ class WaitingProposal:
     block_id: str | None
 
     def path(self, action: str) -> str:
-        """Return the API's path for a decision: `approve` or `reject`."""
+        """Return the API's path for a decision.
+
+        Args:
+            action: `approve` or `reject`.
+        """
         block = f"/v1/blocks/{self.block_id}"
         if self.owner.kind == "user":
             block = f"/users/{self.owner.id}/blocks/{self.proposal.label}"
@@ -156,7 +160,16 @@ def source_of_run(tx: Transaction, scope: Scope, run_id: str | None) -> SourceMe
 
 
 def proposal(tx: Transaction, scope: Scope, id: str) -> WaitingProposal:
-    """Return one proposal; raises NotFound."""
+    """Return one proposal, waiting or resolved, with its owner.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        id: The proposal.
+
+    Raises:
+        NotFound: The caller may not see such a proposal.
+    """
     return _with_owners(tx, [stored_proposals.get(tx, scope, id)])[0]
 
 
@@ -174,7 +187,12 @@ def _with_owners(tx: Transaction, waiting: Sequence[Proposal]) -> list[WaitingPr
 
 
 def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, MemoryOwner]:
-    """Return the owners of these chains by chain id."""
+    """Return the owners of these chains by chain id.
+
+    Args:
+        tx: The transaction, or a read.
+        chain_ids: The chains. This function does not check that the caller may see them.
+    """
     owners = memory_overviews.owners_of(tx, chain_ids)
     return {chain_id: _with_path(owner) for chain_id, owner in owners.items()}
 
@@ -186,7 +204,14 @@ def _with_path(owner: ChainOwner) -> MemoryOwner:
 def owners_of_blocks(
     tx: Transaction, scope: Scope, ids: Sequence[str]
 ) -> Mapping[str, MemoryOwner]:
-    """Return the owners of these blocks' memory by block id."""
+    """Return the owners of these blocks' memory by block id.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller. Blocks of other organizations are left out; further rights are not
+            checked.
+        ids: The blocks, of which only a limited number is read.
+    """
     chain_of = memory_overviews.chains_of_blocks(tx, scope, ids)
     owners = owners_of(tx, chain_of.values()) if chain_of else {}
     return {id: owners[chain_id] for id, chain_id in chain_of.items() if chain_id in owners}
@@ -280,7 +305,9 @@ def blocks_of_chain(tx: Transaction, owner: MemoryOwner, chain_id: str) -> list[
 def blocks_with_ids(tx: Transaction, ids: Sequence[str]) -> list[ListedBlock]:
     """Return an agent's blocks by label.
 
-    The caller's access is checked earlier.
+    Args:
+        tx: The transaction, or a read.
+        ids: The blocks. The caller's access is checked earlier.
     """
     rows = memory_overviews.blocks_with_ids(tx, ids)
     return _listed(rows, lambda row: f"/ui/blocks/{row.id}")
@@ -325,7 +352,12 @@ def messages_of_runs(
 ) -> Mapping[str, str]:
     """Return by run the page of the message that began it.
 
-    The page is empty for a caller who may not read messages.
+    The result is empty for a caller who may not read messages.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        run_ids: The runs; None among them is ignored.
     """
     if not scope.may("messages:read"):
         return {}
@@ -378,7 +410,10 @@ def changes_of_runs(
 def pages_of_blocks(tx: Transaction, block_versions: Sequence[BlockVersion]) -> Mapping[bytes, str]:
     """Return by version id the page of its block at that version.
 
-    Versions whose block or person does not exist are left out.
+    Args:
+        tx: The transaction, or a read.
+        block_versions: Versions that the caller may see. Those whose block or person does not exist
+            are left out.
     """
     owners = (
         owners_of(tx, {version.chain_id for version in block_versions}) if block_versions else {}

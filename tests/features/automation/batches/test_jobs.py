@@ -1,6 +1,6 @@
 """The job of a batch, on both databases.
 
-It is run again after a kill at each point, cancelled, and deleted when it is too old.
+The job is killed at each point and run again. A batch is cancelled, and deleted when it is too old.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def running_batch_job(stage: Stage, *agents: str) -> Job:
-    """Make a batch with a message to each of these agents, whose job is running."""
+    """Make a batch with a message to each of these agents; return its running job."""
     sent = [
         {"agent_id": agent, "input": f"Message {number}."} for number, agent in enumerate(agents)
     ]

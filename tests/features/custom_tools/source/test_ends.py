@@ -22,7 +22,7 @@ _marks = itertools.count(100_000)
 
 
 def naps(mark: str) -> str:
-    """Make a tool that leaves a process running, prints a line, and sleeps."""
+    """Return the source of a tool that leaves a process running, prints a line, and sleeps."""
     return f'''
 import subprocess, time
 
@@ -100,7 +100,7 @@ def test_long_tool_output_sends_limited_progress_and_is_cut_in_the_result(api: A
 async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str:
     """Kill the server during a call; return the call's result.
 
-    The kill comes this long after the call began, or as soon as the tool sleeps.
+    The kill comes `delay` seconds after the call began; with None, as soon as the tool sleeps.
     """
     mark = new_mark()
     answer = await server.http.put("/v1/tools/", json={"source_code": naps(mark)})

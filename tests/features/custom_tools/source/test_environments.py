@@ -79,7 +79,7 @@ def test_simultaneous_calls_build_one_environment(api: Api) -> None:
     results: list[Any] = []
     wanted = {"name": "salve", "version": "1.0"}
     home = environments._home(api.server.settings, texts_of([wanted]))
-    shutil.rmtree(home, ignore_errors=True)  # the next test has the same packages
+    shutil.rmtree(home, ignore_errors=True)  # another test may have built it
     threads = [
         threading.Thread(target=lambda: results.append(try_out(api, wanted))) for _ in range(4)
     ]

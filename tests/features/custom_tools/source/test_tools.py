@@ -50,7 +50,7 @@ KEPT: dict[str, Any] = {
 def test_an_upsert_keeps_the_fields_that_were_not_sent(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tool has all fields; then each field is sent alone, also with another source."""
+    """Create a tool with all fields; then send each field alone, also with another source."""
     monkeypatch.setattr(service, "add_build", lambda *_: None)  # no packages are fetched for it
     source = ADD.replace("add(", "keep(")
     made = ok(api.http.put("/v1/tools/", json={"source_code": source, **KEPT}))

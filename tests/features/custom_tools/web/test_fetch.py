@@ -65,8 +65,8 @@ def serving() -> Iterator[str]:
 
 
 HTML = {"content-type": "text/html; charset=utf-8"}
-# Ways to write an address of this machine, of a private network, or of no web page. {port} is the
-# port of a server that must never be called.
+# Ways to write an address of this machine or of a private network, and addresses of no web page.
+# {port} is the port of a server that must never be called.
 PRIVATE = """
 http://127.0.0.1:{port}/ http://127.1:{port}/ http://2130706433:{port}/ http://0x7f000001:{port}/ http://0x7f.1:{port}/
 http://0177.0.0.1:{port}/ http://017700000001:{port}/ http://0:{port}/ http://0.0.0.0:{port}/ http://localhost:{port}/

@@ -1,4 +1,4 @@
-"""Export and import of an agent: equal to the last message, and readable for other servers."""
+"""Export and import of an agent: the copy is equal, and other servers can read the file."""
 
 import copy
 import json

@@ -256,7 +256,7 @@ def test_imported_chats_become_searchable_conversations(api: Api) -> None:
     assert [one["message_type"] for one in said] == [
         *("system_message", "user_message", "reasoning_message", "assistant_message")
     ]
-    # The last answer had a time before its question: order counts.
+    # In the export the last answer has an earlier time than its question; the order counts.
     assert [one["date"] for one in said] == sorted(one["date"] for one in said)
     assert said[1]["date"].startswith("2023-11-14T22:13:30")
     found = ok(

@@ -101,7 +101,7 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 def killed_and_run(helper: Helper, tmp_path: Path, url: str, kills: int) -> None:
-    """Kill the import each time it has made some progress, the first time before any.
+    """Kill the import at the start, and again after each part of the work.
 
     Then let it end.
     """

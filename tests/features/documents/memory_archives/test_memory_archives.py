@@ -210,8 +210,8 @@ def test_a_restored_memory_can_be_edited_decided_and_erased(
     assert restored["user_id"] == ok(http.get(f"/v1/users/{user}"))["id"]
     assert (restored["blocks"], restored["proposals"]) == (1, 1)
     assert restored["records"]["facts.jsonl"] == 1
-    # Pending proposals are decided here, a deleted block is restored here, and the history
-    # continues.
+    # On the other server pending proposals are decided, a deleted block is restored, and the
+    # history continues.
     post(there, user, f"human/diffs/{made}/approve")
     block = get(there, user, "human")
     assert (block["body"], block["policy"], block["description"]) == (
@@ -437,7 +437,7 @@ def test_a_changed_archive_is_refused_and_nothing_is_stored(
     more = archive | {"more.jsonl": b"{}\n"}
     assert "manifest" in refused(send(there, more), 400)
     assert rows_of(elsewhere) == before
-    # If this server lacks a feature, the file is named, and the rest is restored.
+    # If this server lacks a feature, `left_out` names the feature's file, and the rest is restored.
     restored = ok(send(there, with_new_manifest(more)))
     assert ["more.jsonl" in one for one in restored["left_out"]] == [True]
 
@@ -508,7 +508,7 @@ def test_damaged_archives_are_refused_in_each_compression(
             with suppress(Invalid), opened_archive(io.BytesIO(damaged)) as opened:
                 assert opened.manifest.content == hash_of(archive)
     later = bytearray(zipped(archive))
-    needed = later.index(b"PK\x01\x02") + 6  # the version that reading the first file needs
+    needed = later.index(b"PK\x01\x02") + 6  # the version needed to read the first file
     later[needed : needed + 2] = struct.pack("<H", 200)
     assert "not an archive" in refused(send(there, bytes(later)), 400)
 

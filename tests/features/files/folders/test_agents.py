@@ -463,8 +463,8 @@ def test_listing_agents_reads_their_folders_in_a_bounded_number_of_statements(
         with count_statements(api.server.runtime.store) as counted:
             listed = {one["id"]: one for one in ok(api.http.get(path, params={"limit": 4}))}
         assert {agent: listed[agent] for agent in wanted} == wanted, path
-        # The key, the block, the agents, their folders, the files seen from their first line, and
-        # one seen in part.
+        # Statements for the key, the block, the agents, their folders, the files that are shown
+        # from their first line, and the file that is shown in part.
         assert len(counted.statements) <= 1 + 1 + 4 + 4 + 1 + 1, path
 
 

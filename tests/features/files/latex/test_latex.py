@@ -246,7 +246,7 @@ HOSTILE = {
 
 
 def refusals_of(folder: Path, contents: Sequence[str]) -> list[str]:
-    """Render all of these in one sandbox; each must be refused with this error."""
+    """Render all contents in one sandbox; return the error of each."""
 
     async def work() -> list[str]:
         sandbox = Sandbox(Settings(data_dir=folder))

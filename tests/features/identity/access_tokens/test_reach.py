@@ -1,4 +1,4 @@
-"""The routes that an access token reaches, only for its agents, and nothing else."""
+"""An access token reaches the listed routes for its agents, and nothing else."""
 
 import re
 from typing import Any
@@ -87,7 +87,7 @@ def all_cells(cells: list[Cell]) -> list[Cell]:
 def test_a_token_for_another_agent_reaches_none_of_its_creators_data(
     world: World, cells: list[Cell], watch: Watch, hers: dict[str, str], other: str, *, of_all: bool
 ) -> None:
-    """Ada's key may do all of this; her token is for an agent that she did not use here.
+    """Ada's key may send all these requests; her token is for an agent that she did not use.
 
     The next test has the routes that no token reaches, whatever its agent.
     """

@@ -122,7 +122,7 @@ def test_a_token_ends_with_its_key_user_or_agent(
     server: ServerInThread, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ricordo.api.authentication._FRESH", 0)
-    # After this number of unknown keys from one address, each new one waits for a second.
+    # After twenty unknown keys from one address, each further one would wait for a second.
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
 
     def made(maker: str, **headers: str) -> str:
@@ -273,7 +273,7 @@ def test_only_pages_of_the_tokens_origin_may_read_responses(
             ("origin", "https://evil.example"),
         ]
         assert http.get(path, headers=twice).status_code == 403
-        # the server of the page has no origin
+        # a request by the page's server, which sends no origin
         assert http.get(path, headers=bearer).status_code == 200
         # Pages of other origins cannot use other keys.
         for key in (OPERATOR, server.key("pia")):

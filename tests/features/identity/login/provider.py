@@ -69,7 +69,7 @@ class TestProvider:
                 provider.answer(self, dict(parse_qsl(body)))
 
             def log_message(self, *given: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.issuer = f"http://127.0.0.1:{self.http.server_address[1]}/realms/school"
@@ -156,7 +156,7 @@ class TestProvider:
         return self.rsa.sign(signed.encode(), PKCS1v15(), SHA256())
 
     def sign_with_public_key(self, signed: str) -> bytes:
-        """Sign as an attacker can who knows only the public key."""
+        """Sign as an attacker who knows only the public key."""
         public = self.rsa.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         return hmac.digest(public, signed.encode(), "sha256")
 

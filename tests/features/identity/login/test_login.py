@@ -277,7 +277,7 @@ def test_a_token_that_is_not_for_this_login_is_refused(
 def test_a_token_without_the_providers_signature_is_refused(
     algorithm: str, provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
-    """The token is unsigned, signed with the public key as a password, or signed for another."""
+    """The token is unsigned, signed with the public key as a secret, or wrongly signed."""
     provider.algorithm = algorithm
     signs = {"none": lambda _: b"", "HS256": provider.sign_with_public_key}
     provider.sign = signs.get(algorithm, lambda _: b"x" * (64 if algorithm == "ES256" else 256))

@@ -28,7 +28,7 @@ LIMIT = 30
 
 @pytest.fixture(scope="module")
 def sink() -> Iterator[Sink]:
-    """A mail server, which the settings of the module name."""
+    """A mail server; the settings of this module's server name it."""
     with mail_sink() as opened, pytest.MonkeyPatch.context() as patch:
         for name, text in (
             ("SMTP_HOST", "127.0.0.1"),

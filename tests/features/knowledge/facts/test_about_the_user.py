@@ -53,7 +53,7 @@ def test_the_about_the_user_block_shows_current_facts_of_that_user_only(
 ) -> None:
     agent = agent_of(http, ABOUT, {"label": "human", "value": "Xqstored."})
     plain = agent_of(http, {"label": "human", "value": "Xqstored."})
-    prompt_of_turn(server, http, plain, "ada")  # the users are known now
+    prompt_of_turn(server, http, plain, "ada")  # creates the user
     first = prompt_of_turn(server, http, agent, "ada")
     assert "Nothing is known of this user yet." in first
     write_fact(http, "ada", "My favourite drink is xqtea.")

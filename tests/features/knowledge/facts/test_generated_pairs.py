@@ -1,7 +1,7 @@
 """Pairs of facts made from long chats: contradictions are found, other facts left alone.
 
 The sentences of `pairs.py` are chosen by hand. These are made at random from a data set's words,
-and from what its people say about themselves.
+and from its people's statements about themselves.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def sample_things(seed: int, count: int) -> list[str]:
 
 @cache
 def facts_of_the_data_set() -> list[FactDraft]:
-    """Return what people of the data set say about themselves, as the rules read it."""
+    """Return the facts that the rules read from the data set's users."""
     drafts: list[FactDraft] = []
     for conversation in locomo.read(LONGTALK):
         for turn in conversation.turns:
@@ -86,7 +86,7 @@ async def test_retracted_and_changed_facts_end(book: FactBook, language: str) ->
 
 
 async def _left_standing(book: FactBook, before: str, after: str) -> list[str]:
-    """Return the pair if both hold after the second sentence."""
+    """Return the pair, unless only the second sentence holds afterwards."""
     await book.say(before)
     await book.say(after)
     current = {fact.sentence for fact in await book.facts("current")}

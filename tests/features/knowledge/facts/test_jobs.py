@@ -163,7 +163,7 @@ async def test_text_forgotten_during_reading_becomes_no_fact(
                 index.rewrite_message(tx, replace(message, parts=(part,)))
 
     def slowly(*arguments: Any) -> list[FactDraft]:
-        """Read the message in the worker's thread, as slowly as the test needs."""
+        """Read the message in the worker's thread, and forget its text before returning."""
         drafts = drafts_in(*arguments)
         asyncio.run_coroutine_threadsafe(stage.store.write(forget), loop).result(LIMIT)
         return drafts

@@ -36,7 +36,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch, api: Api) -> Iterator[None]:
 
 @contextmanager
 def deadlines(api: Api, misbehaves: Callable[[Any], Any], method: str) -> Iterator[None]:
-    """Wait at most DEADLINE for an answer to this method."""
+    """Wait at most DEADLINE for this method, if the server never answers it."""
     places: dict[str, tuple[Any, str]] = {
         "initialize": (sessions, "CONNECT_SECONDS"),
         "tools/list": (tools, "LIST_SECONDS"),
@@ -56,7 +56,7 @@ def add(api: Api, url: str) -> Any:
 
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[tuple[RawServer, str]]:
-    """Serve a server with a tool that works until a test says otherwise, and its address."""
+    """Run a server with a tool that works unless a test changes it; yield it and its address."""
     server = RawServer([tool("go")])
     with raw_server(server) as url:
         yield server, url
@@ -64,7 +64,7 @@ def shared_server() -> Iterator[tuple[RawServer, str]]:
 
 @pytest.fixture(scope="module")
 def caller(running_server: ServerInThread) -> Iterator[tuple[RawServer, str]]:
-    """Make such a server with the tool `ask`, and an agent that has it; return both ids."""
+    """Run such a server with the tool `ask`; yield it, and the id of an agent with this tool."""
     server = RawServer([tool("ask")])
     with raw_server(server) as url, running_server.client() as client:
         config: Any = {"mcp_server_type": "streamable_http", "server_url": url}
@@ -216,7 +216,7 @@ def test_a_call_to_a_misbehaving_server_ends_in_an_error(
     assert result_of(api, agent_id, "ask") == ("success", "ok")
 
 
-# The size is counted in the same way for every answer, and a large one takes a second to send.
+# The size is counted in the same way for every answer, and a large answer takes a second to send.
 @pytest.mark.parametrize(
     ("misbehaves", "_words"),
     [

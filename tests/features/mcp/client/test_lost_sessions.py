@@ -39,7 +39,7 @@ REFUSALS: list[tuple[int, Any]] = [
 
 @dataclass
 class RestartedServer:
-    """A server with sessions, which refuses calls in a forgotten one with `refusal`."""
+    """A server that forgets sessions, and refuses calls in a forgotten session with `refusal`."""
 
     refusal: tuple[int, Any] = (404, b"")
     forgets: bool = False

@@ -263,7 +263,7 @@ def test_more_than_twenty_waiting_consents_end_only_the_oldest(
 
 
 class Liar:
-    """Asks for OAuth, and names any address for the consent that a test sets."""
+    """A server that asks for OAuth, and sends the metadata that a test sets."""
 
     def __init__(self, metadata: dict[str, Any]) -> None:
         self.metadata = metadata

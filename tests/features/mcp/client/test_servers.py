@@ -47,7 +47,7 @@ def test_an_agent_can_call_tools_of_an_mcp_server(
 
 
 class FailingStore:
-    """A store whose reads fail after a number of them, as on a damaged disk."""
+    """A store whose reads fail after a few successful ones, as on a damaged disk."""
 
     def __init__(self, store: Any, reads: int) -> None:
         self.clock, self.write = store.clock, store.write

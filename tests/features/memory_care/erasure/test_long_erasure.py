@@ -43,7 +43,7 @@ class Size:
 
 
 async def fill(store: SqliteStore, size: Size) -> None:
-    """Store her and others' data at each agent, flushed as after a quiet time.
+    """Store Ada's and others' data at each agent, flushed as after a quiet time.
 
     Each of her texts has a unique word.
     """

@@ -135,9 +135,9 @@ async def erase_killed_after_any_write(stage: Stage) -> int:
 
 
 async def erase_beside(stage: Stage, running: Job) -> None:
-    """Run the waiting erasure beside a running job.
+    """Run the waiting erasure while another job runs.
 
-    The erasure cancels the job, and continues once the job's worker has released it.
+    The erasure cancels that job, and continues once the job's worker has released it.
     """
     erasure = asyncio.create_task(run(stage, await next_job(stage, free=False)))
     async with asyncio.timeout(20):
@@ -441,7 +441,7 @@ async def test_a_merged_text_survives_the_erasure_of_its_proposal(
         return made
 
     kept, gone = await store.write(offer)
-    # She fetches his branch, and merges it with her text.
+    # The owner fetches the branch of Bob's proposal, and merges it with another text.
     side, more = commit_of({"human": theirs}, root)
     tip, merge = commit_of({"human": "Name: Ada Byron"}, root, side)
     await push(after, tip, new | more | merge)

@@ -19,7 +19,7 @@ __all__ = ["open_stage", "quick_jobs", "stage"]
 def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
-    """Run a server on each database, on which Bob has an agent and memory."""
+    """Run a server where Bob has an agent and memory, once for each database."""
     url = None if request.param == BOTH[0] else postgres.server().new_database()
     place = {} if url is None else {"database_url": url}
     data: Path = tmp_path_factory.mktemp("forgetting") / "data"

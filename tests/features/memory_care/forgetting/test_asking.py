@@ -1,4 +1,4 @@
-"""Asking an agent to forget: the owner decides, or the policy.
+"""Asking an agent to forget: the owner or the policy decides.
 
 Nothing of other users changes.
 """

@@ -53,7 +53,7 @@ def same_words(kind: str) -> str:
 
 
 def plant(world: World, user: str) -> dict[str, str]:
-    """Let Ada say each fact in a different kind of data; return the ids."""
+    """Store each fact in a different kind of Ada's data; return the ids."""
     post, put, ids = world.post, world.put, dict(world.ids)
     memory = f"/users/{user}/blocks"
     put(

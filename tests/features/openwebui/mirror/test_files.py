@@ -97,7 +97,7 @@ async def test_conflicting_changes_of_one_line_keep_both_files(
 async def test_conflicts_and_swaps_sync_although_duplicate_texts_are_refused(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
-    """Once a text was still in the knowledge base when its copy was uploaded.
+    """In an earlier version a text was still in the knowledge base when its copy was uploaded.
 
     The upload was refused and never repeated.
     """

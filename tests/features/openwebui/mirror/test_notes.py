@@ -35,7 +35,8 @@ a = 1
   b = 2
 ```
 """
-# The editor of Open WebUI 0.12.4 saved this when a browser opened it and nothing was typed.
+# The editor of Open WebUI 0.12.4 saved this text when a browser opened the note, though nothing was
+# typed.
 OPENED = """# Ada
 
 Prefers _short_ answers and **clear** ones,  \nwith examples_of_code.

@@ -166,7 +166,7 @@ class Stage:
         return f"open-webui:{user['id']}"
 
     def said(self, user: Json, chat: str | None = None) -> list[list[str]]:
-        """Return this user's messages, in each conversation of a chat, or in all."""
+        """Return this user's messages by conversation, of one chat or of all chats."""
         found = []
         for agent in self.agents.values():
             of_user = {"agent_id": agent, "user_id": self.name(user), "limit": "100"}

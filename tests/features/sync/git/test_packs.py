@@ -162,7 +162,7 @@ def test_long_delta_chains_are_read_quickly() -> None:
 
 
 def test_oversized_length_fields_are_refused_early() -> None:
-    """Each byte once took longer than the one before.
+    """In an earlier version each byte took longer than the byte before it.
 
     A pack of 400 kB kept a processor busy for eight seconds.
     """

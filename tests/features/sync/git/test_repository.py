@@ -192,7 +192,7 @@ async def test_many_small_packs_are_merged(
 
 @dataclass
 class World:
-    """A memory of three versions, its repository in three packs, and how often it was read."""
+    """A memory of three versions with a repository of three packs, and a count of its reads."""
 
     store: SqliteStore
     folder: Path

@@ -87,7 +87,10 @@ def clone(memory: Memory, tmp_path: Path) -> Path:
 
 
 def commit(clone: Path, message: str = "By hand", **files: str | None) -> str:
-    """Write files (`__` is written for a slash), None removes one, and commit; return the id."""
+    """Write the files, remove those with None, and commit; return the id.
+
+    In a name `__` stands for a slash.
+    """
     for name, text in files.items():
         path = clone / f"{name.replace('__', '/')}.md"
         if text is None:
@@ -113,7 +116,7 @@ def test_a_clone_has_the_databases_ids_and_passes_fsck(
     assert git(clone, "log", "-1", "--format=%an|%s") == "Ada|Add maths"
 
 
-# The first three clones leave out contents, folders, and versions.
+# The first clone leaves out contents, the second also folders, and the third old versions.
 PARTIAL = (
     "blob:none",
     "tree:0",
@@ -251,7 +254,10 @@ def test_pushed_commits_become_versions_with_the_same_ids(memory: Memory, clone:
 def test_a_pushed_commit_is_the_users_own_only_with_a_known_email_address(
     memory: Memory, clone: Path
 ) -> None:
-    """The author of a push is found by the user's e-mail address, or else by the newest commit."""
+    """A commit is the user's if its author has the user's e-mail address.
+
+    If the user has no address, the author of the newest commit counts as the user.
+    """
     memory.server.write(
         lambda tx: set_email("bob@school.example")(tx, open_memory(tx, Scope(), "bob", makes=True))
     )
@@ -500,7 +506,7 @@ def test_a_push_of_unnormalized_texts_adds_a_normalized_version(
     there = {path.stem: path.read_bytes().decode() for path in clone.glob("*.md")}
     assert there | wanted == there
     assert not any(unicodedata.is_normalized("NFD", name) and not name.isascii() for name in there)
-    # From now on an edit of one line is one line of difference.
+    # From now on an edit of one line changes one line of the diff.
     memory.put("human", "line one\nline 2\nline 3\n")
     git(clone, "pull", "-q")
     assert git(clone, "diff", "--numstat", "HEAD~1").split()[:2] == ["1", "1"]
@@ -615,7 +621,7 @@ def test_one_of_several_simultaneous_pushes_is_accepted(
 def test_an_interrupted_push_changes_nothing(
     memory: Memory, clone: Path, server: ServerInThread
 ) -> None:
-    """The client is killed while it sends; the server got half a pack."""
+    """The client is killed while it sends, so the server gets only a part of the push."""
     new = commit(clone, human="Never")
     command = f"{memory.versions()[-1]} {new} refs/heads/main\0report-status".encode()
     head = f"{len(command) + 4:04x}".encode() + command + b"0000"

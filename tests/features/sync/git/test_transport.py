@@ -55,7 +55,7 @@ class Elsewhere:
         return self.chain(environ, start)
 
     def _drip(self) -> Iterator[bytes]:
-        """Send a line of 65,535 characters one by one."""
+        """Send a line of 65,535 characters, one character at a time."""
         for number in range(1, DROPS + 1):
             self.sent = number
             time.sleep(0.01)
@@ -70,7 +70,7 @@ class Elsewhere:
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, *_arguments: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_an_endless_slow_response_times_out(
 ) -> None:
     """Each byte resets the time-out.
 
-    A thread that waited for all bytes would delay others, and the server's end.
+    A thread that waited for all bytes would delay other work, and the end of the server.
     """
     app, url = elsewhere
     app.drips = True

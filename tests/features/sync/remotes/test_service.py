@@ -174,7 +174,7 @@ async def test_the_sweep_queues_syncs_that_were_missed(world: World) -> None:
 
 
 class Git:
-    """A git remote, read like its owner does."""
+    """A git remote, read as its owner reads it."""
 
     name = "git"
 
@@ -194,7 +194,7 @@ class Git:
 
 
 class Dolt:
-    """A Dolt remote, read like its owner does."""
+    """A Dolt remote, read as its owner reads it."""
 
     name = "dolt"
 

@@ -258,7 +258,7 @@ def test_a_students_turn_runs_at_most_four_more_statements(
         texts += ["ok", "b"]
     statements, transactions, which = min(turns)
     assert statements <= 12 + 4, which
-    assert transactions <= 2 + 2  # The student, and the conversation that the chat continues.
+    assert transactions <= 2 + 2  # find the student and the conversation
 
 
 def test_model_errors_are_events_and_invalid_requests_are_refused(

@@ -284,7 +284,7 @@ def test_the_command_links_many_pairs_and_reports_each_failure(
 
 
 def test_the_guardians_form_accepts_every_valid_identifier(course: Course, people: People) -> None:
-    """Identifiers are e-mail addresses and names with signs that have a meaning in addresses."""
+    """Identifiers are e-mail addresses, and names with characters that have a meaning in URLs."""
     people.key("uma")
     identifiers = ["mother@school.org", "open-webui:7c1f", "M. Müller", "שלום", "50%", "%40"]
     chance = random.Random(7)  # noqa: S311 - the same names in each run

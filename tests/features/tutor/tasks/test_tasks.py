@@ -1,4 +1,4 @@
-"""Tasks of a running server: their users, what they leave, and who may pause them."""
+"""Tasks of a running server: their users, their results, and the callers who may pause them."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Teachers see their students, pending work and the blocks of the policy, nothing else."""
+"""Teachers see their students, pending work and the blocks whose policy allows it, nothing else."""
 
 import time
 from collections.abc import Iterator

@@ -246,7 +246,7 @@ def look_at(
 
 
 class Markup(HTMLParser):
-    """Code in a page: in attributes and addresses, and scripts that are not files."""
+    """The code in a page: attributes, addresses, and scripts that are not files."""
 
     def __init__(self) -> None:
         super().__init__()

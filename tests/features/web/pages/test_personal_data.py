@@ -149,7 +149,7 @@ def test_an_answers_explanation_shows_its_prompt_versions_and_proposals(tmp_path
 
 
 def _people(seed: int, count: int) -> list[str]:
-    """Return names with every sign that means something in an address."""
+    """Return names with every character that has a meaning in URLs."""
     chance = random.Random(seed)  # noqa: S311 - a seed, no secret
     return ["".join(chance.choices("a?#%&=+;:é@ ", k=9)).strip() or "?" for _ in range(count)]
 

@@ -1,7 +1,7 @@
 """The SQL statements of the pages.
 
-If a page names a few agents, no statement reads all agents. For an organization, SQLite would
-choose to read all of them.
+If a page names a few agents, no statement reads all agents. With a condition on the organization,
+SQLite would choose to read all of them.
 """
 
 import re

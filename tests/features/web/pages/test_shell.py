@@ -1,7 +1,4 @@
-"""Login and the common parts of all pages.
-
-These are sessions, forms, headers, error pages, and a path prefix.
-"""
+"""Login, and the common parts of all pages: sessions, forms, headers, errors, a path prefix."""
 
 import asyncio
 import re
@@ -451,7 +448,8 @@ def pages_of(world: World) -> list[Cell]:
 def test_every_page_forbids_frames_and_outside_sources(world: World) -> None:
     values, pages = {**world.shared, **world.own}, pages_of(world)
     assert len(pages) > 15
-    # Every page for the operator, who sees most of it; a third of them for a user.
+    # Open every page as the operator, who sees most of each page, and a third of the pages as a
+    # user.
     for caller, share in ((bearer(OPERATOR), 1), (bearer(world.ada), 3)):
         for cell in pages[::share]:
             answer = cell.ask(world.http, values, {**caller, **PAGE})
