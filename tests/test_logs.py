@@ -163,7 +163,7 @@ def test_the_line_has_the_details_that_operators_need() -> None:
 
 
 def test_no_log_line_is_built_from_an_errors_text() -> None:
-    """`describe` can judge only errors that it gets, not texts from which they were removed."""
+    """`describe` can check an error, but not a text that was made from an error."""
     package = Path(ricordo.__file__).parent
     sources = [(path.name, path.read_text("utf-8")) for path in package.rglob("*.py")]
     logging_ones = [

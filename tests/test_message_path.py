@@ -50,8 +50,9 @@ BEGIN, END = "<!-- the traced path -->\n", "<!-- end -->\n"
 
 KEY = "a-key-of-an-operator-for-this-test"
 LEAST_STATEMENTS = 4
-# The allowed number of functions that run, and of their files. The aim is 260 in 55.
-MOST_FUNCTIONS, MOST_FILES = 376, 83
+# The allowed number of functions that run, and of their files. The aim is 260 functions in 55
+# files.
+MOST_FUNCTIONS, MOST_FILES = 353, 80
 FOLDERS = ("api/", "agents/", "prompt/", "tools/", "llm/")
 UNITS_OF_WORK = "storage/engine/store.py"
 NOT_ON_IT = (

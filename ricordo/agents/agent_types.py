@@ -7,7 +7,7 @@ individually chosen tools keeps these.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -139,7 +139,7 @@ _VOICE_RULES = (
     ToolRule("finish_rethinking_memory", "exit_loop"),
     ToolRule("rethink_user_memory", "continue_loop"),
 )
-_TRAITS: dict[AgentType, TypeTraits] = {
+TRAITS: Mapping[AgentType, TypeTraits] = {
     "letta_v1_agent": _NATIVE,
     "split_thread_agent": _NATIVE,
     "memgpt_agent": TypeTraits(
@@ -169,10 +169,6 @@ _TRAITS: dict[AgentType, TypeTraits] = {
 }
 
 
-def traits_of(agent_type: AgentType) -> TypeTraits:
-    return _TRAITS[agent_type]
-
-
 def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[str, ...]:
     """Return the names of the tools that an agent of this type gets.
 
@@ -181,7 +177,7 @@ def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[s
         has_sleeptime: A sleep-time agent edits this agent's memory, so tools that edit memory are
             left out.
     """
-    traits = traits_of(agent_type)
+    traits = TRAITS[agent_type]
     if not has_sleeptime or traits.speaks_aloud:
         return traits.base_tools
     speech = (SPEECH,) if traits.style == "heartbeat" else ()
@@ -200,21 +196,6 @@ def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
     )
 
 
-def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
-    """Return the rules of the agent's type if it has their tools, else the agent's rules.
-
-    Rules that require approval always apply.
-
-    Args:
-        agent: The agent.
-        tool_names: The names of all tools of the turn, with those of the client.
-    """
-    type_rules = traits_of(agent.agent_type).rules
-    if not type_rules or {rule.tool_name for rule in type_rules} - set(tool_names):
-        return agent.tool_rules
-    return (*type_rules, *(rule for rule in agent.tool_rules if rule.type == "requires_approval"))
-
-
 def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Message]:
     """Return the messages of a new conversation after its system message.
 
@@ -226,7 +207,7 @@ def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Mes
         provider: The provider of the agent's model, such as "lmstudio". For some local providers
             the login comes before the greeting.
     """
-    begins = traits_of(state.agent.agent_type).begins
+    begins = TRAITS[state.agent.agent_type].begins
     if begins == "empty":
         return []
     event = login_event(local_time(clock.now(), state.agent.timezone))
@@ -253,7 +234,7 @@ def given_messages(
             by calls, an assistant's message becomes a call of `send_message` with its result, and
             only its text is used.
     """
-    speaks_by_calls = traits_of(state.agent.agent_type).style == "heartbeat"
+    speaks_by_calls = TRAITS[state.agent.agent_type].style == "heartbeat"
     first_messages: list[Message] = []
     for new_message in new_messages:
         if new_message.role == "assistant" and speaks_by_calls:
@@ -394,7 +375,7 @@ def with_profile(state: AgentState, profile: ModelProfile, toolbox: Toolbox) -> 
     if tools is None:
         return state
     agent = state.agent
-    type_prompt = text(traits_of(agent.agent_type).prompt_key)
+    type_prompt = text(TRAITS[agent.agent_type].prompt_key)
     if agent.system.strip() == type_prompt:
         agent = replace(agent, system=text(_PROFILE_PROMPTS[profile]))
     return replace(state, agent=agent, tools=tools)
@@ -408,7 +389,7 @@ def _replaced_tools(
     An agent keeps its tools if a person seems to have chosen them: a tool of its type is missing,
     or a rule, an approval or the prompt names a tool.
     """
-    type_tools = set(traits_of(state.agent.agent_type).base_tools)
+    type_tools = set(TRAITS[state.agent.agent_type].base_tools)
     by_name = {tool.name: tool for tool in state.tools}
     if not type_tools <= by_name.keys() or any(by_name[name].needs_approval for name in type_tools):
         return None

@@ -45,6 +45,12 @@ class BudgetSpent(ModelError):
 
 
 def has_budget(settings: Settings, agent: Agent) -> bool:
+    """Return True if the agent's tokens per day are limited, by the server or by the agent.
+
+    Args:
+        settings: The settings, whose `daily_tokens` is the server's limit; 0 for none.
+        agent: The agent.
+    """
     return bool(settings.daily_tokens) or DAILY_TOKENS in agent.settings
 
 

@@ -35,5 +35,9 @@ class CallContext:
         return Submission(author, reason, expiry_of(self.runtime.settings))
 
     def actor_for(self, user: User) -> Actor:
-        """Return the author of the caller's edits in this user's memory."""
+        """Return the author of the caller's edits in this user's memory.
+
+        Args:
+            user: The user whose memory is edited; the caller acts for this user.
+        """
         return self.scope.acting_for(user).actor

@@ -26,6 +26,11 @@ from ricordo.storage import runs
 
 
 def signing_key(data_dir: Path) -> str:
+    """Return the key with which requests to callbacks are signed, as hexadecimal text.
+
+    Args:
+        data_dir: The server's data folder, from whose secret key it is derived.
+    """
     return Secret(data_dir).derive("callbacks").hex()
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ricordo.agents.agent_types import traits_of
+from ricordo.agents.agent_types import TRAITS
 from ricordo.agents.step_save import save_compaction
 from ricordo.agents.tracing import Call, RecordingModel, recorded_calls, traces_of_summary
 from ricordo.agents.turn_context import (
@@ -98,7 +98,12 @@ def _token_bound(request: ModelRequest) -> int:
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
     """Return the request; if it is too long, its longest texts are cut.
 
-    Raises ModelError if the system prompt alone is too long.
+    Args:
+        turn: The turn, whose model and estimate give the room.
+        request: The next request; it is not changed.
+
+    Raises:
+        ModelError: The system prompt alone is too long.
     """
     if not is_too_long(turn, request):
         return request
@@ -133,6 +138,11 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     """Learn the error of our estimate from the provider's count.
 
     After refusals, also learn the window's size.
+
+    Args:
+        turn: The turn. Its `limit` is changed, and the model's learned values are too.
+        request: The request that the provider accepted.
+        usage: The provider's counts for it.
     """
     limit = turn.limit
     learned_model = turn.learned
@@ -175,7 +185,13 @@ def _learn_window(turn: TurnContext, learned_model: LearnedModel, percent: int) 
 
 
 def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None:
-    """Learn from a refusal: a smaller window, or a higher estimate."""
+    """Learn from a refusal: a smaller window, or a higher estimate.
+
+    Args:
+        turn: The turn. Its `limit` is changed; for a smaller window, its `state` is replaced.
+        request: The request that the provider refused as too long.
+        refusal: The provider's answer; its `limit` is the window's tokens, None if not named.
+    """
     estimate = request_tokens(request)
     limit = turn.limit
     limit.was_refused = True
@@ -203,8 +219,14 @@ async def compact(
 ) -> Compacted | None:
     """Replace evicted messages by a summary, and save the smaller window.
 
-    With `stop` the run's end is saved too. Returns None if no message can leave the window, or if
-    the request is too long only for a borrowed model.
+    Args:
+        turn: The turn, whose window is replaced.
+        request: The next request, for the estimate of its tokens.
+        stop: The run ends with this reason, and its end is saved too; None: the run continues.
+
+    Returns:
+        What was replaced; None if no message can leave the window, or if the request is too long
+        only for a borrowed model.
     """
     if _is_doubtful(turn, request):
         turn.limit.token_percent = 100
@@ -264,6 +286,10 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
     """Return the window for a borrowed model that has less room.
 
     An outline replaces the messages that are left out. Nothing is saved.
+
+    Args:
+        turn: The turn; it is not changed.
+        request: The next request, for the estimate of its tokens.
     """
     agent = turn.state.agent
     percent = turn.limit.token_percent
@@ -293,9 +319,7 @@ def _with_current_prompt(turn: TurnContext, evicting_cut: Cut) -> Cut:
     """
     now = turn.runtime.store.clock.now()
     # The summary adds one message to the window.
-    recall_count = (
-        turn.state.conversation.message_count + turn.window.unsaved - len(evicting_cut.remaining)
-    )
+    recall_count = turn.window.message_count - len(evicting_cut.remaining)
     prompt = turn.prompt_of(turn.state, now, max(0, recall_count))
     turn.window.replace_system(prompt.text, prompt.key, now)
     return replace(evicting_cut, remaining=(turn.window.messages[0], *evicting_cut.remaining[1:]))
@@ -395,7 +419,7 @@ def _writer(
     )
     if not is_own:
         return writer
-    packs = traits_of(agent.agent_type).packs_user_messages
+    packs = TRAITS[agent.agent_type].packs_user_messages
     is_plain = turn.reads_plain_results
 
     def render(window: Sequence[Message]) -> Sequence[Message]:

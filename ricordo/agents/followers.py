@@ -129,7 +129,16 @@ def delete_followers(tx: Transaction, runtime: Runtime, scope: Scope, agent: Age
 def with_groups(
     tx: Transaction, runtime: Runtime, states: Sequence[AgentState]
 ) -> list[AgentState]:
-    """Return the agents with the groups that they manage."""
+    """Return the agents with the groups that they manage.
+
+    Args:
+        tx: The transaction.
+        runtime: The runtime, whose plugins know the groups.
+        states: Agents of one organization.
+
+    Returns:
+        The agents in the same order; `group` is None for one that manages none.
+    """
     ids = [state.agent.id for state in states if MANAGES in state.agent.settings]
     if not ids:
         return list(states)

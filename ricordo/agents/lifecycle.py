@@ -12,12 +12,12 @@ from typing import Any
 
 from ricordo.agents import deletion
 from ricordo.agents.agent_types import (
+    TRAITS,
     base_rules,
     base_tools,
     chosen_system,
     given_messages,
     initial_messages,
-    traits_of,
 )
 from ricordo.agents.conversations import (
     DEFAULT,
@@ -157,12 +157,11 @@ async def prepare(runtime: Runtime, scope: Scope, spec: AgentSpec) -> tuple[Agen
         Invalid: The time zone, or the key or file of the prompt, cannot be used.
         Unavailable: The file of the system prompt cannot be read.
     """
-    traits_of(spec.agent_type)
     zone(spec.timezone)
     models = await runtime.organization_providers.of(scope.organization_id)
     info = await models.require(spec.model or (await runtime.models.find_default()).handle)
     spec = replace(spec, embedding=await runtime.models.embedders.choose(spec.embedding))
-    default_key = traits_of(spec.agent_type).prompt_key
+    default_key = TRAITS[spec.agent_type].prompt_key
     return replace(
         spec, system=chosen_system(spec.system, default_key, runtime.settings.data_dir)
     ), info
@@ -305,7 +304,14 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
 
 
 def require_distinct_labels(agent_blocks: Sequence[Block]) -> None:
-    """Raise Invalid if two blocks of an agent have the same label."""
+    """Raise Invalid if two blocks of an agent have the same label.
+
+    Args:
+        agent_blocks: The blocks that the agent is to have.
+
+    Raises:
+        Invalid: Two of them have the same label, which the message names.
+    """
     labels = [block.label for block in agent_blocks]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
         raise Invalid(
@@ -367,7 +373,7 @@ def insert_agent(
     require_distinct_labels(attached)
     if spec.has_base_tools:
         base = base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime)
-        if traits_of(spec.agent_type).takes_further:
+        if TRAITS[spec.agent_type].takes_further:
             base += tuple(tool.name for tool in runtime.toolbox if tool.is_base)
     else:
         base = ()
@@ -481,7 +487,7 @@ def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> A
     fields = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in Agent.__slots__}
     fields |= model_fields(spec, info)
     if spec.clears_buffer is None:
-        fields["clears_buffer"] = traits_of(spec.agent_type).clears_buffer
+        fields["clears_buffer"] = TRAITS[spec.agent_type].clears_buffer
     return Agent(
         **fields
         | {"name": spec.name or f"agent-{secrets.token_hex(3)}", "system": spec.system or ""}
@@ -522,7 +528,7 @@ def rules_of(spec: AgentSpec, agent_tools: Sequence[Tool]) -> tuple[ToolRule, ..
         spec: The spec. Its rules about the end of a turn override those of base tools.
         agent_tools: All tools of the agent.
     """
-    traits = traits_of(spec.agent_type)
+    traits = TRAITS[spec.agent_type]
     uses_base_rules = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules
     ending_tools = {
         rule.tool_name for rule in spec.tool_rules if rule.type in ("exit_loop", "continue_loop")
@@ -543,7 +549,11 @@ def rules_of(spec: AgentSpec, agent_tools: Sequence[Tool]) -> tuple[ToolRule, ..
 
 
 def each_once(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
-    """Return the rules in their order, without repetitions."""
+    """Return the rules in their order, without repetitions.
+
+    Args:
+        rules: The rules; of equal ones the first stays.
+    """
     unique_rules: list[ToolRule] = []
     for rule in rules:
         if rule not in unique_rules:

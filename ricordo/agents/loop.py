@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ricordo.agents.agent_types import traits_of
+from ricordo.agents.agent_types import TRAITS
 from ricordo.agents.context_limit import (
     calibrate,
     compact,
@@ -288,7 +288,7 @@ def build_request(
     agent = turn.state.agent
     overrides = turn.request.overrides
     now = turn.runtime.store.clock.now()
-    recall_count = turn.window.evicted_count(turn.state.conversation.message_count)
+    recall_count = turn.window.evicted_count
     prompt = turn.prompt_of(turn.state, now, recall_count)
     key = turn.window.prompt_key
     if not prompt.is_current(key, first_step=is_first, mode=turn.memory_in_prompt):
@@ -300,7 +300,7 @@ def build_request(
         system = window[0].text if overrides.system is None else overrides.system
         system = f"{system}\n\n{overrides.instructions}" if overrides.instructions else system
         window = [window[0].with_text(with_skills(system, overrides.client_skills)), *window[1:]]
-    packs = traits_of(agent.agent_type).packs_user_messages
+    packs = TRAITS[agent.agent_type].packs_user_messages
     is_plain = turn.reads_plain_results
     shown_messages = transcript(
         window,
@@ -376,8 +376,6 @@ async def run_tools(
         shows_edits=turn.memory_in_prompt == "step",
     )
 
-    recall = turn.runtime.recall.for_reader(turn.clearance, turn.destination)
-
     def context(call_id: str) -> ToolContext:
         return ToolContext(
             call_id=call_id,
@@ -385,7 +383,7 @@ async def run_tools(
             memory=step.memory,
             store=turn.runtime.store,
             scope=turn.request.scope,
-            recall=recall,
+            all_recall=turn.runtime.recall,
             settings=turn.runtime.settings,
             call_tool=call_tool,
             turn_began=turn.began_at,

@@ -311,7 +311,7 @@ def _write(
         Actor("agent", state.agent.id, state.agent.name),
         message.run_id,
         is_untrusted=message.is_untrusted,
-        user_texts=(message.text,),
+        user_texts=lambda: (message.text,),
         proposal_days=settings.proposal_expiry,
         schemas=schemas,
     )

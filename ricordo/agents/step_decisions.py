@@ -6,13 +6,13 @@ its turn, and continues after tool calls. A heartbeat agent acts only by tools a
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
-from ricordo.agents.agent_types import TypeTraits, rules_in_force, traits_of
+from ricordo.agents.agent_types import TRAITS, TypeTraits
 from ricordo.agents.feed import BETWEEN_WORDS
 from ricordo.agents.turn_context import (
     AnsweredApproval,
@@ -28,6 +28,7 @@ from ricordo.errors import Invalid
 from ricordo.memory.edits import EditReason
 from ricordo.storage.conversations import is_any_default
 from ricordo.tools.presentation import (
+    UNCHANGED,
     ToolPresentation,
     parse_call,
     prefill,
@@ -158,7 +159,13 @@ def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rule
         Invalid: The rules would let no turn end.
     """
     names = [*(tool.name for tool in state.tools), *(tool.name for tool in client_tools)]
-    return Rulebook(rules_in_force(state.agent, names), names)
+    rules = state.agent.tool_rules
+    type_rules = TRAITS[state.agent.agent_type].rules
+    # The rules of a type replace those of an agent that has their tools, except for approvals.
+    if type_rules and {rule.tool_name for rule in type_rules} <= set(names):
+        approvals = [rule for rule in rules if rule.type == "requires_approval"]
+        rules = (*type_rules, *approvals)
+    return Rulebook(rules, names)
 
 
 def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
@@ -185,31 +192,44 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     """Present the agent's and the client's tools that the rules allow now."""
     rules = turn.rules.book
     client_tools = turn.request.overrides.client_tools
-    traits = traits_of(turn.state.agent.agent_type)
+    traits = TRAITS[turn.state.agent.agent_type]
     client = frozenset(tool.name for tool in client_tools)
-    attached = _attached_tools(turn, client)
+    attached = [tool for tool in turn.state.tools if tool.name not in client]
+    if traits.speaks_aloud:
+        attached = _tools_in_a_call(attached)
     toolbox = turn.runtime.toolbox
     kinds = {tool.name: toolbox.traits(tool) for tool in attached}
     allowed = _allowed_now(turn)
     wanted_tools = turn.request.overrides.wanted_tools & frozenset(allowed.names)
     schemas = {schema.name: schema for schema in (*map(schema_of, attached), *client_tools)}
-    names = _names_to_offer(turn, allowed, wanted_tools)
+    names = frozenset(allowed.names)
+    # Of several wanted tools none is forced at first, so that the agent may prepare its answer.
+    if len(wanted_tools) == 1 or (wanted_tools and len(turn.rules.finished) >= _OWN_CALLS):
+        names = wanted_tools
     bare = {name: schema for name, schema in schemas.items() if name in names}
     presentation = _presentation(turn, kinds, traits)
-    tools = {
-        name: schema_for(tool, presentation, is_terminal=name in rules.terminal)
-        for name, tool in bare.items()
-    }
+    tools = bare
+    if presentation != UNCHANGED:
+        tools = {
+            name: schema_for(tool, presentation, is_terminal=name in rules.terminal)
+            for name, tool in bare.items()
+        }
     must_call = allowed.must_call or bool(wanted_tools) or presentation.heartbeat
-    is_over = _ends_use_of_tools(turn, must_call)
+    is_over = turn.reads.is_over and _ends_use_of_tools(turn, must_call)
     reading = frozenset(name for name, kind in kinds.items() if kind.is_read_only)
-    hidden = (_useless_searches(turn, kinds) | _tools_to_find(turn, kinds)) - wanted_tools
-    hidden |= _ended_reads(turn, reading, is_over)
-    can_call = bool(tools.keys() - hidden) and not is_over
+    hidden = _useless_searches(turn, kinds)
+    if FIND_TOOLS in kinds:
+        hidden |= _tools_to_find(turn, kinds)
+    hidden -= wanted_tools
+    if turn.reads.is_over and not is_over:
+        hidden |= reading
+    choice: ToolChoice = "required" if must_call else "auto"
+    if is_over or not tools.keys() - hidden:
+        choice = "none"
     return OfferedTools(
         tools=tools,
         bare=bare,
-        choice=_tool_choice(can_call=can_call, must_call=must_call),
+        choice=choice,
         allowed=allowed,
         presentation=presentation,
         gated=client | (tools.keys() & rules.gated),
@@ -225,28 +245,11 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
 
 
 def _ends_use_of_tools(turn: TurnContext, must_call: bool) -> bool:
-    """Return whether repeated equal reads end the use of tools in this turn.
+    """Return whether too many equal reads end the use of tools in this turn.
 
-    The turn keeps its tools while a call is required, now or before the turn may end.
+    The turn keeps its other tools while a call is required, now or before the turn may end.
     """
-    if not turn.reads.is_over or must_call:
-        return False
-    return not turn.rules.book.before_exit(turn.rules.finished)
-
-
-def _ended_reads(turn: TurnContext, reading: frozenset[str], is_over: bool) -> frozenset[str]:
-    """Return the reading tools to hide after too many equal calls; none if `is_over`."""
-    if turn.reads.is_over and not is_over:
-        return reading
-    return frozenset()
-
-
-def _attached_tools(turn: TurnContext, client: Collection[str]) -> list[Tool]:
-    """Return the agent's tools without those that the client runs itself."""
-    attached = [tool for tool in turn.state.tools if tool.name not in client]
-    if traits_of(turn.state.agent.agent_type).speaks_aloud:
-        return _tools_in_a_call(attached)
-    return attached
+    return not must_call and not turn.rules.book.before_exit(turn.rules.finished)
 
 
 def _allowed_now(turn: TurnContext) -> Allowed:
@@ -261,26 +264,6 @@ def _allowed_now(turn: TurnContext) -> Allowed:
             "the tool rules allow no next step", extra={"run": turn.run.id, "reason": error}
         )
         return Allowed(())
-
-
-def _names_to_offer(
-    turn: TurnContext, allowed: Allowed, wanted_tools: frozenset[str]
-) -> frozenset[str]:
-    """Return the allowed tools, or only those that the request forces.
-
-    If the request names several tools, all allowed tools are returned at first; after `_OWN_CALLS`
-    calls only those that it names.
-    """
-    is_forced = len(wanted_tools) == 1 or len(turn.rules.finished) >= _OWN_CALLS
-    if is_forced and wanted_tools:
-        return wanted_tools
-    return frozenset(allowed.names)
-
-
-def _tool_choice(*, can_call: bool, must_call: bool) -> ToolChoice:
-    if not can_call:
-        return "none"
-    return "required" if must_call else "auto"
 
 
 def _presentation(
@@ -333,7 +316,7 @@ def _useless_searches(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> fro
     has_others = turn.state.has_other_conversations or (
         conversation.user_id is not None and not is_any_default(conversation)
     )
-    if turn.window.evicted_count(conversation.message_count) or has_others:
+    if turn.window.evicted_count or has_others:
         useful_stores.add("messages")
     if any(archive.passage_count for archive in turn.state.archives):
         useful_stores.add("archive")
@@ -352,9 +335,8 @@ def _tools_to_find(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> frozen
     The agent always sees tools of the server, tools that a rule or the prompt names, and tools that
     the window shows as called or found.
     """
-    finder = kinds.get(FIND_TOOLS)
-    if finder is None or isinstance(finder, ForeignTraits):
-        return frozenset()  # no search, or a tool of the agent that has the same name
+    if isinstance(kinds[FIND_TOOLS], ForeignTraits):
+        return frozenset()  # a tool of the agent that has the same name
     messages = turn.window.messages
     known = {*found_tools(messages)}
     known.update(name for rule in turn.state.agent.tool_rules for name in _names_in(rule))
@@ -554,11 +536,15 @@ def next_action(
     if parsed.stop:
         return NextAction(parsed.stop, finished=latest)
     outcome = rules.book.outcome(rules.finished, latest) if results else None
-    if outcome is None:
-        action = _after_words(offered, reply)
-    else:
+    if outcome:
         has_failed = any(result.status == "error" for result in results)
         action = _after_calls(offered, parsed, outcome, has_failed=has_failed)
+    elif reply and reply.finish == "length":
+        action = NextAction("max_tokens_exceeded")
+    elif offered.speaks_by_tools and offered.tools:
+        action = NextAction(heartbeat=REMINDER)
+    else:
+        action = END
     if action.stop in ("end_turn", "tool_rule") and (
         missing := rules.book.before_exit([*rules.finished, *latest])
     ):
@@ -576,13 +562,6 @@ def next_action(
     elif is_last and action.stop is None:
         action = NextAction("max_steps")
     return replace(action, finished=latest)
-
-
-def _after_words(offered: OfferedTools, reply: ModelReply | None) -> NextAction:
-    """Return the action after a reply that ran no tool."""
-    if reply and reply.finish == "length":
-        return NextAction("max_tokens_exceeded")
-    return NextAction(heartbeat=REMINDER) if offered.speaks_by_tools and offered.tools else END
 
 
 def _after_calls(

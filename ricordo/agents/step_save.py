@@ -75,12 +75,10 @@ async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> S
         run = _advanced(turn.run, now)
         runs.save(tx, run)
         message = _assistant_message(turn, step, reply, now, is_untrusted=turn.is_untrusted())
-        (message,) = turn.labelled([message])
         _save_messages(tx, turn, [message], run, prompt_key=turn.window.prompt_key)
         return run, message
 
     turn.run, message = await _finish(turn.runtime.store.write(save))
-    turn.state = _counted_messages(turn.state, turn.window.unsaved + 1)
     turn.window.append_saved([message])
     return StepSaved(turn.run.id, None, (message,))
 
@@ -129,7 +127,7 @@ async def save_step(
         is_untrusted=turn.is_untrusted(),
         egress=turn.clearance.label,
         proposal_days=settings.proposal_expiry,
-        user_texts=user_texts_in(turn.window.turn_messages()),
+        user_texts=lambda: user_texts_in(turn.window.turn_messages()),
         schemas=step.memory.schemas,
     )
     old_key = turn.window.prompt_key
@@ -171,7 +169,7 @@ async def save_step(
 
     saved = await _finish(turn.runtime.store.write(save))
     turn.run = saved.run
-    turn.state = _counted_messages(saved.state, turn.window.unsaved + len(saved.messages))
+    turn.state = saved.state
     turn.window.prompt_key = saved.prompt_key
     turn.window.append_saved(saved.messages)
     return StepSaved(turn.run.id, saved.record, tuple(saved.messages))
@@ -188,17 +186,18 @@ def _messages_of_step(
     now: int,
 ) -> list[Message]:
     """Return the step's messages: the reply, the results of its calls, and a heartbeat."""
+    label = turn.clearance.label
     new_messages: list[Message] = []
     if reply and turn.window.messages[-1].id != step.message_id:
         new_messages.append(_assistant_message(turn, step, reply, now, is_untrusted=is_untrusted))
     if outcomes:
-        message = turn.run.new_message("tool", outcomes, now, step.id)
+        message = turn.run.new_message("tool", outcomes, now, step.id, egress=label)
         untrusted = is_untrusted or any(result.is_untrusted for result in outcomes)
         new_messages.append(replace(message, is_untrusted=untrusted))
     if action.heartbeat is not None:
         event = heartbeat_event(action.heartbeat, local_time(now, turn.state.agent.timezone))
-        new_messages.append(turn.run.new_message("user", (event,), now, step.id))
-    return turn.labelled(new_messages)
+        new_messages.append(turn.run.new_message("user", (event,), now, step.id, egress=label))
+    return new_messages
 
 
 def _key_after_edits(turn: TurnContext, step: StepDraft) -> str:
@@ -311,7 +310,6 @@ async def save_compaction(
 
     turn.run = await _finish(turn.runtime.store.write(save))
     turn.window.replace(window)
-    turn.state = _counted_messages(turn.state, 1)
     return Compacted(turn.run.id, message, part.tokens_before, part.tokens_after)
 
 
@@ -329,12 +327,6 @@ async def _finish(write: Awaitable[T]) -> T:
         if not task.cancelled() and (error := task.exception()):
             log.info("a cancelled turn could not save its step", extra={"error": error})
         raise
-
-
-def _counted_messages(state: AgentState, added: int) -> AgentState:
-    """Return the state with `added` more messages counted in its conversation."""
-    message_count = state.conversation.message_count + added
-    return replace(state, conversation=replace(state.conversation, message_count=message_count))
 
 
 def _save_messages(
@@ -405,7 +397,7 @@ def _assistant_message(
         parts = tuple(_without(part, turn.removed) for part in reply.parts)
     else:
         parts = reply.parts
-    message = turn.run.new_message(role, parts, now, step.id)
+    message = turn.run.new_message(role, parts, now, step.id, egress=turn.clearance.label)
     model = reply.model or turn.model.info.name
     return replace(message, id=step.message_id, model=model, is_untrusted=is_untrusted)
 

@@ -111,7 +111,14 @@ class RecordingModel:
         return self._model.info
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Ask the model."""
+        """Ask the model, and record the request with its outcome.
+
+        Args:
+            request: The request, which the wrapped model gets unchanged.
+
+        Yields:
+            The chunks of the answer; the last one is the whole reply.
+        """
         outcome: ModelReply | Json | None = None
         exchange = Exchange()
         EXCHANGE.set(exchange)
@@ -146,6 +153,12 @@ def recorded_calls(turn: TurnContext) -> deque[Call] | None:
 
 
 def traces_of_summary(turn: TurnContext, calls: deque[Call] | None) -> list[Trace]:
+    """Return the traces to store of the calls that wrote a summary, each with a new step id.
+
+    Args:
+        turn: The turn; its settings decide on traces.
+        calls: The list of `recorded_calls` after the summary was written.
+    """
     kept_calls = [call for call in calls or () if _is_kept(turn, is_error="error" in call[1])]
     traces = (_trace(turn, new_id("step"), call) for call in kept_calls)
     return [trace for trace in traces if trace]
@@ -182,7 +195,12 @@ def _is_kept(turn: TurnContext, *, is_error: bool) -> bool:
 
 
 def request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
-    """Return our request as JSON, independent of any provider's format."""
+    """Return our request as JSON, independent of any provider's format.
+
+    Args:
+        request: The request.
+        info: The model to which it was sent.
+    """
     fields = asdict(replace(request, messages=()))
     fields |= {"model": info.handle, "endpoint": info.endpoint, "user": fields.pop("user_id")}
     fields["messages"] = [

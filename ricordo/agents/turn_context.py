@@ -11,7 +11,7 @@ import orjson
 
 from ricordo.agents.request import TurnRequest
 from ricordo.domain.agent import AgentState
-from ricordo.domain.egress import IN_PROCESS, Clearance, Destination, join
+from ricordo.domain.egress import IN_PROCESS, Clearance, Destination
 from ricordo.domain.event import Event
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
@@ -71,6 +71,9 @@ class AnsweredApproval:
         """Return the results of all calls, in their order.
 
         Each is a result of this run, a result of the client, or a denial.
+
+        Args:
+            run_results: The results of the calls that were approved and made in this run.
         """
         results_by_call = {result.call_id: result for result in run_results} | self.returns
         return [
@@ -87,6 +90,7 @@ class ContextWindow:
     Attributes:
         prompt_key: A hash that identifies the prompt's content. If it is unchanged, the system
             message need not be rendered again.
+        message_count: The number of the conversation's messages, in the window or not.
         first: The index of the turn's first message.
         unsaved: The number of stored messages that the stored window lacks.
         delayed: Messages that came with an answer to calls; they wait until the calls have results.
@@ -97,6 +101,7 @@ class ContextWindow:
 
     messages: list[Message]
     prompt_key: str
+    message_count: int = 0
     first: int = 0
     unsaved: int = 0
     delayed: list[Message] = field(default_factory=list)
@@ -121,6 +126,7 @@ class ContextWindow:
         return replace(
             self,
             messages=[*self.messages, *input_messages],
+            message_count=self.message_count + len(input_messages),
             first=len(self.messages),
             unsaved=len(input_messages),
         )
@@ -136,6 +142,7 @@ class ContextWindow:
         window = self.with_input([answer])
         return replace(
             window,
+            message_count=window.message_count + len(new_messages),
             unsaved=1 + len(new_messages),
             delayed=list(new_messages),
             is_resumed=True,
@@ -157,32 +164,44 @@ class ContextWindow:
         self.has_new_system = True
 
     def with_step(self, new_messages: Sequence[Message]) -> list[Message]:
-        """Return the messages in context followed by a step's messages, which are not saved yet."""
+        """Return the messages in context followed by a step's messages, which are not saved yet.
+
+        Args:
+            new_messages: The step's messages. With tool results among them, the delayed messages
+                follow.
+        """
         has_results = any(message.role == "tool" for message in new_messages)
         return [*self.messages, *new_messages, *(self.delayed if has_results else ())]
 
     def append_saved(self, new_messages: Sequence[Message]) -> None:
-        """Append the messages of a saved step."""
+        """Append the messages of a saved step.
+
+        Args:
+            new_messages: The messages, as the save stored them.
+        """
         self.messages = self.with_step(new_messages)
+        self.message_count += len(new_messages)
         if any(message.role == "tool" for message in new_messages):
             self.delayed = []
         self.unsaved = 0
         self.has_new_system = False
 
     def replace(self, messages: Sequence[Message]) -> None:
-        """Replace the messages by the messages that a compaction saved.
+        """Replace the messages by those that a compaction saved, with one new message.
 
         Args:
             messages: The new window, the system message first.
         """
         own = self.messages[self.first : self.first + 1]
         self.messages = list(messages)
+        self.message_count += 1
         self.first = messages.index(own[0]) if own and own[0] in messages else min(2, len(messages))
         self.has_new_system = False
 
-    def evicted_count(self, message_count: int) -> int:
-        """Return how many of a conversation's messages are outside the window."""
-        return max(0, message_count + self.unsaved - len(self.messages))
+    @property
+    def evicted_count(self) -> int:
+        """The number of the conversation's messages that are outside the window."""
+        return max(0, self.message_count - len(self.messages))
 
     def turn_messages(self) -> Sequence[Message]:
         """Return the messages of this turn.
@@ -199,7 +218,11 @@ class ContextWindow:
 
 
 def user_texts_in(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return the texts of the conversation's user in these messages."""
+    """Return the texts of the conversation's user in these messages.
+
+    Args:
+        messages: Messages of one conversation; texts of other persons in it are left out.
+    """
     return tuple(
         message.text for message in messages if message.is_said and not message.is_untrusted
     )
@@ -344,21 +367,21 @@ class TurnContext:
         )
 
     def cleared(self, state: AgentState) -> AgentState:
-        """Return the state as the turn's model may see it."""
+        """Return the state as the turn's model may see it.
+
+        Args:
+            state: The state as it was loaded; it is not changed.
+        """
         find_spans = partial(spans_of, self.runtime.settings.data_dir)
         return cleared_state(state, self.destination, self.clearance, find_spans)
 
-    def labelled(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages of the agent with the label of all that its prompt showed."""
-        label = self.clearance.label
-        if label is None:
-            return list(messages)
-        return [replace(message, egress=join(message.egress, label)) for message in messages]
-
     def is_untrusted(self) -> bool:
         """Return whether the step's prompt contains untrusted content."""
+        # Others may have written the texts of files.
+        files = [file for directory in self.state.directories for file in directory.files]
         return (
-            self.state.shows_files
+            self.state.is_others_instructions
+            or any(file.content for file in files)
             or self.window.shows_picture_texts
             or any(message.is_untrusted for message in self.window.messages)
             or any(block.is_untrusted for block in self.state.blocks)

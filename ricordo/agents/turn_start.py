@@ -68,7 +68,7 @@ from ricordo.storage import tools as stored_tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.message_cache import read_window
 from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
-from ricordo.tools.tool_search import FIND_TOOLS, searches_tools
+from ricordo.tools.tool_search import FIND_TOOLS
 from ricordo.tools.toolbox import unstored_tool
 
 LEASE = 30 * SECOND
@@ -156,7 +156,13 @@ class _Previewed(Exception):
 async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
     """Return the turn as it would start, and store nothing.
 
-    Raises the errors of `start_turn`, and Busy while another turn runs.
+    Args:
+        runtime: The runtime.
+        request: The turn as it would be requested.
+
+    Raises:
+        Busy: Another turn runs in the conversation.
+        RicordoError: As `start_turn`.
     """
     models = await runtime.organization_providers.of(request.scope.organization_id)
 
@@ -245,7 +251,10 @@ def _load_turn(
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     if runtime.settings.daily_tokens or DAILY_TOKENS in state.agent.settings:
         require_budget(tx, runtime.settings, state.agent, request.delivery.purpose)
-    window = ContextWindow(read_window(tx, state), state.conversation.prompt_key)
+    conversation = state.conversation
+    window = ContextWindow(
+        read_window(tx, state), conversation.prompt_key, conversation.message_count
+    )
     # A turn overwrites the window's first message with its prompt, so that must be a system
     # message.
     if not window.messages or window.messages[0].role != "system":
@@ -257,9 +266,8 @@ def _load_turn(
         state = with_profile(state, profile, runtime.toolbox)
     if request.overrides.added_tools or request.overrides.only_tools is not None:
         state = _with_tools(tx, state, request, runtime)
-    if searches_tools(state, runtime.settings.tool_search_from):
-        finder = unstored_tool(runtime.toolbox.unstored(FIND_TOOLS), state.agent.organization_id)
-        state = replace(state, tools=(*state.tools, finder))
+    if 0 < runtime.settings.tool_search_from <= len(state.tools):
+        state = _with_tool_search(state, runtime)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
         limit = WindowLimit(own_window=own_state.agent.context_window)
@@ -286,6 +294,14 @@ def _load_turn(
     )
 
 
+def _with_tool_search(state: AgentState, runtime: Runtime) -> AgentState:
+    """Return the state of an agent with many tools, with the tool that finds them."""
+    if any(tool.name == FIND_TOOLS for tool in state.tools):
+        return state
+    finder = unstored_tool(runtime.toolbox.unstored(FIND_TOOLS), state.agent.organization_id)
+    return replace(state, tools=(*state.tools, finder))
+
+
 def _require_whole(window: ContextWindow, destination: Destination, clearance: Clearance) -> None:
     """Raise Forbidden if an egress policy withholds a part of the prompt."""
     clearance.messages(window.messages[1:], destination)
@@ -308,7 +324,11 @@ def _without_leftovers(
     is_continued = bool(request.approval or request.compaction or window.waiting)
     if is_continued or not state.conversation.last_run_ended_at:
         return window
-    return ContextWindow(window.messages[:1], key_without_edits(window.prompt_key))
+    return replace(
+        window,
+        messages=window.messages[:1],
+        prompt_key=key_without_edits(window.prompt_key),
+    )
 
 
 def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> Run:
@@ -386,7 +406,15 @@ class StoredInput:
 def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput:
     """Store the input, and return it with the window, which now ends with it.
 
-    Raises Conflict if calls wait for an answer, and Invalid if the input answers no waiting call.
+    Args:
+        tx: The transaction.
+        turn: The turn that starts. The new messages are added to the exemptions of its clearance.
+        expiry: The seconds after which waiting calls expire.
+
+    Raises:
+        Conflict: Calls wait for an answer.
+        Invalid: The input answers no waiting call, or does not fit the waiting calls.
+        Collision: Another run accepted this answer, and nothing else was sent.
     """
     request = turn.request
     run = turn.run
@@ -470,6 +498,11 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
     """Return messages with the user's reasons for rejected proposals, each once.
 
     They are not stored yet.
+
+    Args:
+        tx: The transaction.
+        turn: The turn that starts. Only rejections by its run's user count.
+        now: The present time in microseconds UTC.
     """
     conversation = turn.state.conversation
     user_id = turn.run.user_id
@@ -551,7 +584,13 @@ def _save_approval(
 def answered(request: Message | None, approval: Approval) -> AnsweredApproval:
     """Return the waiting request with this answer.
 
-    Raises Invalid if no call waits or the answer does not fit.
+    Args:
+        request: The message whose calls wait; None if none waits.
+        approval: The client's decisions and results. They must answer each waiting call exactly
+            once.
+
+    Raises:
+        Invalid: No call waits, or the answer does not fit.
     """
     if request is None:
         raise Invalid(NOTHING_WAITS)
@@ -602,6 +641,9 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
     """Return the calls that have finished since the last message of a person.
 
     When a waiting turn continues, its tool rules count them.
+
+    Args:
+        window: The conversation's messages in context, in order.
     """
     results: list[ToolReturnPart] = []
     for message in reversed(window):
@@ -614,8 +656,20 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
 def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Run | None:
     """After the database refused the turn, return the run that accepted the request before.
 
-    Returns None if a dead run had the lease; that run is then closed. Otherwise raises the reason
-    of the refusal.
+    A dead run that had the lease is closed.
+
+    Args:
+        tx: A transaction after the one that the database refused.
+        runtime: The runtime, which knows the runs that live in this process.
+        request: The refused request.
+
+    Returns:
+        The run; if the server's stop cut it off, the turn is repeated. None: the turn can be tried
+        again.
+
+    Raises:
+        NotFound: The agent or the conversation does not exist, or the caller may not see it.
+        Busy: Another turn runs in the conversation.
     """
     conversation = conversations.get(tx, conversation_of(request))
     agents.require(tx, request.scope, request.agent_id)
@@ -645,13 +699,17 @@ def _with_system_message(
     insert_messages(tx, [system])
     ids = [system.id, *(message.id for message in window)]
     conversations.save_window(tx, conversation.id, ids, key, added=1)
-    return ContextWindow([system, *window], key)
+    return ContextWindow([system, *window], key, conversation.message_count + 1)
 
 
 def new_run(tx: Transaction, request: TurnRequest) -> Run:
     """Return an open run for the request, not yet stored.
 
     Its row is the lease.
+
+    Args:
+        tx: The transaction, for its clock.
+        request: The turn's request.
     """
     now = tx.clock.now()
     return Run(

@@ -128,9 +128,9 @@ class Authentication:
                 it.
             is_near: The caller is on this machine; the operator's tokens are accepted only there.
         """
-        if self._is_settings_key(key):
+        if _is_equal(key, self._key):
             return _ADMINISTRATOR
-        if self._is_process_key(key):
+        if _is_equal(key, self._process_key):
             return _LOCAL
         if key.startswith(OPERATOR):
             return _ADMINISTRATOR if is_near and is_operator_token(self._secret, key) else None
@@ -164,15 +164,6 @@ class Authentication:
         expires_at = cached.key.expires_at
         is_expired = expires_at is not None and runtime.store.clock.now() >= expires_at
         return None if is_expired else cached.scope
-
-    def _is_settings_key(self, key: str) -> bool:
-        """Return whether this is the key of the settings."""
-        return self._key is not None and hmac.compare_digest(_encoded(key), self._key)
-
-    def _is_process_key(self, key: str) -> bool:
-        return self._process_key is not None and hmac.compare_digest(
-            _encoded(key), self._process_key
-        )
 
     def make_process_key(self) -> str:
         """Return a key of the local administrator for this process, which runs the server."""
@@ -231,7 +222,7 @@ class Authentication:
         ):
             return
         # Do not delay a known key because of other callers at its address.
-        if not self._is_settings_key(key) and keys.hash_of(self.secret, key) not in self._cached:
+        if not _is_equal(key, self._key) and keys.hash_of(self.secret, key) not in self._cached:
             await asyncio.sleep(DELAY)
 
     def note_failure(self, address: str) -> None:
@@ -300,8 +291,10 @@ def _keep(cache: OrderedDict[str, V], name: str, entry: V) -> V:
     return entry
 
 
-def _encoded(key: str) -> bytes:
-    return key.encode("utf-8", "surrogatepass")
+def _is_equal(key: str, expected: bytes | None) -> bool:
+    """Return whether the key is the expected one, in a time that tells nothing about it."""
+    encoded = key.encode("utf-8", "surrogatepass")
+    return expected is not None and hmac.compare_digest(encoded, expected)
 
 
 def network_of(address: str) -> str:

@@ -22,6 +22,7 @@ from ricordo.domain.scope import REQUEST_SCOPE, Reach
 from ricordo.domain.scope import Scope as Caller
 from ricordo.errors import Unavailable
 from ricordo.sandbox import program_keys
+from ricordo.secret import OPERATOR
 from ricordo.settings import LOOPBACK, Settings
 from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
@@ -241,10 +242,10 @@ class Guard:
                 return self._foreign(scope, headers)
         cookie = "" if key or path in _HEALTH else _cookie(headers.get(b"cookie", b""))
         is_open = path in self._open_paths
-        if scope["method"] not in _SAFE and not _is_own_page(headers):
-            is_page = headers.get(b"sec-fetch-site") or headers.get(b"origin")
-            if cookie or (is_open and is_page):
-                return 403, _OWN_PAGES_ONLY
+        is_page = headers.get(b"sec-fetch-site") or headers.get(b"origin")
+        is_of_browser = cookie or (is_open and is_page)
+        if is_of_browser and scope["method"] not in _SAFE and not _is_own_page(headers):
+            return 403, _OWN_PAGES_ONLY
         if is_open and not cookie:
             return None
         if not (key or cookie):
@@ -257,7 +258,8 @@ class Guard:
         """Record the scope of this key; return False for an unknown key."""
         address = (scope.get("client") or ("",))[0]
         await self._authentication.slow_down(address, key)
-        caller = await self._authentication.scope_of(runtime, key, is_near=_is_near(scope))
+        is_near = key.startswith(OPERATOR) and _is_near(scope)
+        caller = await self._authentication.scope_of(runtime, key, is_near=is_near)
         scope[REQUEST_SCOPE] = caller
         if caller is None:
             self._authentication.note_failure(address)

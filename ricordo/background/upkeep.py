@@ -18,6 +18,7 @@ from ricordo.search.indexer import Indexer
 from ricordo.search.partitions import EMBED, SWEEP
 from ricordo.search.rebuild import REEMBED, REINDEX, reembed, reindex
 from ricordo.search.write_buffer import FLUSH
+from ricordo.storage import runs
 
 # Seconds between two jobs that sweep the index, and between two that prune streams.
 SWEPT_EVERY = 600.0

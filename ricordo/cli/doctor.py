@@ -29,7 +29,7 @@ from ricordo.cli.settings_list import listed_settings
 from ricordo.cli.sockets import address_of, addresses_of
 from ricordo.domain.model import LIBRARIAN, ModelInfo
 from ricordo.domain.quotas import MEGABYTE
-from ricordo.errors import Invalid, RicordoError, Unavailable
+from ricordo.errors import Invalid, NotFound, RicordoError, Unavailable
 from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.sandbox.service import examine_sandbox
@@ -511,6 +511,8 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
 async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]]:
     """Repair every conversation, each in a separate transaction.
 
+    Agents and conversations that a server deletes meanwhile are left out.
+
     Args:
         store: The database.
         is_alone: No server uses the database, so no open run is alive.
@@ -520,16 +522,17 @@ async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]
     """
     count, damaged = await store.read(lambda tx: examine_all(tx, is_alone=is_alone))
     repairs: list[Repair] = []
-    for conversation in damaged:
-        if conversation.faults == (LOST,):
-            # With this fault, the id is that of an agent without a conversation.
-            restore = partial(restore_default_conversation, agent_id=conversation.conversation_id)
-            repairs.append(Repair(await store.write(restore), (LOST,)))
-            count += 1
-        else:
-            work = partial(repair, conversation_id=conversation.conversation_id, is_alone=is_alone)
-            repairs.append(await store.write(work))
-    return count, repairs
+    for found in damaged:
+        with suppress(NotFound):
+            repairs.append(await store.write(partial(_repaired, found=found, is_alone=is_alone)))
+    return count + sum(one.faults == (LOST,) for one in repairs), repairs
+
+
+def _repaired(tx: Transaction, found: Repair, *, is_alone: bool) -> Repair:
+    if found.faults == (LOST,):
+        # With this fault, the id is that of an agent without a conversation.
+        return Repair(restore_default_conversation(tx, found.conversation_id), (LOST,))
+    return repair(tx, found.conversation_id, is_alone=is_alone)
 
 
 async def _repair(settings: Settings) -> tuple[int, list[Repair], int]:

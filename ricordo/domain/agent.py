@@ -220,6 +220,14 @@ class Conversation:
     has_untold: bool = False
     egress: str | None = None
 
+    @property
+    def is_of_background_task(self) -> bool:
+        """True for the hidden copy of a chat in which a task of the server runs.
+
+        A user's first conversation with an agent is hidden too, but it is no copy.
+        """
+        return self.hidden and self.forked_from is not None
+
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int) -> Message:
         """Return an unsaved message of this conversation that belongs to no run.
 
@@ -339,13 +347,6 @@ class AgentState:
             if block.rule == "read_only" and block.shown_label in self.shown_texts
             else block
             for block in self.blocks
-        )
-
-    @property
-    def shows_files(self) -> bool:
-        """True if the prompt contains text of files, which others may have written (untrusted)."""
-        return self.is_others_instructions or any(
-            file.content for directory in self.directories for file in directory.files
         )
 
 

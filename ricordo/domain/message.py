@@ -128,6 +128,19 @@ class ToolReturnPart:
     pictures: tuple[ImagePart, ...] = ()
     request_id: str | None = None
 
+    def decoded(self) -> Any:
+        """Return the content: the value of its JSON, or the text.
+
+        A content that was changed after it was stored, so that it is no JSON any more, counts as
+        text. A result must not end every later turn of its conversation.
+        """
+        if not self.is_json:
+            return self.content
+        try:
+            return orjson.loads(self.content)
+        except orjson.JSONDecodeError:
+            return self.content
+
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPart:
@@ -209,14 +222,6 @@ class Message:
     egress: str | None = None
 
     @property
-    def is_one_text(self) -> bool:
-        """True for a message of one text, as most are.
-
-        This is faster than looking through its parts.
-        """
-        return len(self.parts) == 1 and type(self.parts[0]) is TextPart
-
-    @property
     def text(self) -> str:
         return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
@@ -229,8 +234,6 @@ class Message:
     @property
     def pictures(self) -> tuple[ImagePart, ...]:
         """The message's pictures, and those in results."""
-        if self.is_one_text:
-            return ()
         pictures = [part for part in self.parts if isinstance(part, ImagePart)]
         return (*pictures, *(picture for part in self.tool_returns for picture in part.pictures))
 
@@ -242,16 +245,14 @@ class Message:
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
         """The assistant's tool calls, in order."""
-        if self.is_one_text:
-            return ()
-        return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
+        # A list is faster than a generator, and a window has many messages.
+        return tuple([part for part in self.parts if isinstance(part, ToolCallPart)])
 
     @property
     def tool_returns(self) -> tuple[ToolReturnPart, ...]:
         """The results in a tool message, in order."""
-        if self.is_one_text:
-            return ()
-        return tuple(part for part in self.parts if isinstance(part, ToolReturnPart))
+        # A list is faster than a generator, and a window has many messages.
+        return tuple([part for part in self.parts if isinstance(part, ToolReturnPart)])
 
     @property
     def waiting_calls(self) -> tuple[ToolCallPart, ...]:
@@ -265,9 +266,7 @@ class Message:
     @property
     def is_said(self) -> bool:
         """True if a user wrote this message."""
-        if self.role != "user" or self.is_one_text:
-            return self.role == "user"
-        return not any(isinstance(part, EventPart) for part in self.parts)
+        return self.role == "user" and not any(isinstance(part, EventPart) for part in self.parts)
 
     @property
     def is_event(self) -> bool:

@@ -161,7 +161,13 @@ class Run:
         return self.usage
 
     def new_message(
-        self, role: Role, parts: Iterable[Part], created_at: int, step_id: str | None = None
+        self,
+        role: Role,
+        parts: Iterable[Part],
+        created_at: int,
+        step_id: str | None = None,
+        *,
+        egress: str | None = None,
     ) -> Message:
         """Return an unsaved message of this run.
 
@@ -170,6 +176,7 @@ class Run:
             parts: Its parts, in order.
             created_at: The time of the message in microseconds.
             step_id: The step that wrote it; None for the input of the turn.
+            egress: The egress label of all that the step's prompt showed; None for no label.
         """
         return Message(
             id=new_id("message"),
@@ -182,6 +189,7 @@ class Run:
             user_id=self.user_id,
             run_id=self.id,
             step_id=step_id,
+            egress=egress,
             # A summary covers the whole conversation and not only the group's part.
             name=None if role == "summary" else self.metadata.get("speaker"),
             group_id=None if role == "summary" else self.metadata.get("group_id"),

@@ -148,30 +148,25 @@ def store_plan(
             if shown_edits and block_id in after and after[block_id].value != shown_edits[-1].value:
                 results[shown_edits[-1].call_id] = after[block_id].value
     stored_blocks = _store(stored_memory, after, edits)
-    results |= version_notes(edits, stored_blocks, failed)
     return CommitOutcome(stored_blocks, state.archives, results, failed)
 
 
-def version_notes(
-    edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]
-) -> dict[str, str]:
-    """Return, by call id, the sentence that names the version of an edit.
-
-    Only tools that show versions use it.
+def _with_versions(outcome: CommitOutcome, edits: Iterable[MemoryEdit]) -> CommitOutcome:
+    """Return the outcome with the version of each edit whose tool shows it.
 
     Args:
-        edits: The step's edits.
-        stored: The blocks after the edits were stored.
-        failed: The ids of calls that failed, which get no sentence.
+        outcome: The outcome of the edits.
+        edits: The edits that were stored, or failed. Failed ones get no sentence.
     """
-    heads = {block.id: block.head for block in stored}
-    return {
+    heads = {block.id: block.head for block in outcome.blocks}
+    notes = {
         edit.call_id: APPLIED.format(
             edit.base.shown_label, (heads.get(edit.base.id) or b"").hex()[:12]
         )
         for edit in edits
-        if edit.result_kind == "version" and edit.call_id not in failed
+        if edit.result_kind == "version" and edit.call_id not in outcome.failed
     }
+    return replace(outcome, results={**outcome.results, **notes})
 
 
 def _group_edits(edits: Sequence[MemoryEdit]) -> list[list[MemoryEdit]]:
@@ -489,6 +484,8 @@ def commit(
         )
     else:
         outcome = _write_texts(tx, state, split.texts, scope, context)
+    if any(edit.result_kind == "version" for edit in split.direct):
+        outcome = _with_versions(outcome, split.direct)
     edited_ids = {edit.base.id for edit in split.direct if edit.call_id not in outcome.failed}
     if split.waiting:
         outcome = _propose_waiting(
@@ -632,13 +629,8 @@ def _write_texts(
             overtaken_edits += edits
     blocks_now = tuple(written.get(block.id, block) for block in state.blocks)
     if overtaken_edits:
-        outcome = store_plan(
-            tx, state, overtaken_edits, scope=scope, context=context, home_chain=None
-        )
-    else:
-        outcome = CommitOutcome(blocks_now, state.archives)
-    notes = version_notes((edit for id in written for edit in texts[id]), outcome.blocks, ())
-    return replace(outcome, results={**outcome.results, **notes})
+        return store_plan(tx, state, overtaken_edits, scope=scope, context=context, home_chain=None)
+    return CommitOutcome(blocks_now, state.archives)
 
 
 def file_passages(

@@ -18,7 +18,11 @@ _LONGEST = 255
 
 
 def shown_name(name: str) -> str:
-    """Return the name that an author line claims, as one storable line without secrets."""
+    """Return the name that an author line claims, as one storable line without secrets.
+
+    Args:
+        name: The name, which anyone may have written. It is cut; an empty one becomes "unknown".
+    """
     printable = "".join(sign if sign.isprintable() else " " for sign in name)
     return redact(" ".join(printable.split())).text[:_LONGEST] or "unknown"
 
@@ -41,7 +45,15 @@ class CommitAuthors:
     _users: dict[str, User | None] = field(default_factory=dict)
 
     def of(self, name: str, address: str) -> Actor:
-        """Return the author of a commit with this name and address."""
+        """Return the author of a commit with this name and address.
+
+        Args:
+            name: The name in the commit's author line; it proves nothing.
+            address: The e-mail address in that line.
+
+        Returns:
+            `by`, a user, or a "remote" author with the claimed name.
+        """
         user = self.user(name, address)
         if user is not None and user.id == self.by.id:
             return self.by
@@ -59,7 +71,15 @@ class CommitAuthors:
         return Actor("remote", shown, shown)
 
     def user(self, name: str, address: str) -> User | None:
-        """Return the user with this e-mail address, or with the id in the address."""
+        """Return the user with this e-mail address, or with the id in the address.
+
+        Args:
+            name: The name in the commit's author line.
+            address: The e-mail address in that line.
+
+        Returns:
+            The user; None if the organization has none. It is not checked who sent the commit.
+        """
         if address not in self._users:
             claimed = author_of(name, address)
             if claimed is None:
@@ -73,7 +93,11 @@ class CommitAuthors:
         return self._users[address]
 
     def only(self, name_addresses: Iterable[tuple[str, str]]) -> Actor:
-        """Return the author of these commits; the sender, if they have several authors."""
+        """Return the author of these commits; the sender, if they have several authors.
+
+        Args:
+            name_addresses: The names and addresses of the author lines.
+        """
         authors = {self.of(*name_address) for name_address in name_addresses}
         if len(authors) == 1:
             return authors.pop()

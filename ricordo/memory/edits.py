@@ -13,8 +13,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
-import orjson
-
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, is_skill, require_label
 from ricordo.domain.clock import DAY
@@ -176,7 +174,11 @@ NO_GUARD = EditGuard(GuardSources)
 
 
 def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
-    """Return the texts of search results in the window: texts by others, and texts by the user."""
+    """Return the texts of search results in the window: texts by others, and texts by the user.
+
+    Args:
+        window: The messages in context.
+    """
     other_texts: list[str] = []
     user_texts: list[str] = []
     for tool_return in (tool_return for message in window for tool_return in message.tool_returns):
@@ -186,7 +188,7 @@ def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
                 by_user = source_id in tool_return.said
                 (user_texts if by_user else other_texts).extend(_strings(hit))
         elif tool_return.sources or tool_return.name in _SEARCHES:
-            other_texts.extend(_texts(tool_return.content, tool_return.is_json))
+            other_texts.extend(_texts(tool_return))
     return other_texts, user_texts
 
 
@@ -195,10 +197,7 @@ def _hits(tool_return: ToolReturnPart) -> list[Any] | None:
 
     Returns None if parts and sources cannot be matched, for example because the result was cut.
     """
-    if tool_return.is_json:
-        content = orjson.loads(tool_return.content)
-    else:
-        content = None
+    content = tool_return.decoded()
     if isinstance(content, dict):
         hits = content.get("results")
     else:
@@ -397,17 +396,15 @@ def _share(runs: set[tuple[str, ...]], source: set[tuple[str, ...]]) -> float:
     return len(runs & source) / len(runs)
 
 
-def _texts(content: str, is_json: bool) -> list[str]:
+def _texts(tool_return: ToolReturnPart) -> list[str]:
     """Return the texts in a result.
 
     JSON that was cut is read as plain text, with its escapes decoded.
     """
-    if is_json:
-        try:
-            return _strings(orjson.loads(content))
-        except orjson.JSONDecodeError:
-            pass
-    return [content.replace("\\n", "\n").replace('\\"', '"')]
+    content = tool_return.decoded()
+    if content != tool_return.content:
+        return _strings(content)
+    return [tool_return.content.replace("\\n", "\n").replace('\\"', '"')]
 
 
 def _strings(content: Any) -> list[str]:
@@ -515,9 +512,9 @@ def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
 class EditContext:
     """The author of a step's edits, and the rules that apply to them.
 
-    `egress` is the egress label of the step's sources (`domain/egress.py`). `user_texts` are the
-    user's messages of this turn, for quotes. Proposals expire after `proposal_days`; with 0 they
-    never expire.
+    `egress` is the egress label of the step's sources (`domain/egress.py`). `user_texts` returns
+    the user's messages of this turn; it is called only for quotes. Proposals expire after
+    `proposal_days`; with 0 they never expire.
     """
 
     author: Actor
@@ -525,7 +522,7 @@ class EditContext:
     step_id: str | None = None
     is_untrusted: bool = False
     egress: str | None = None
-    user_texts: tuple[str, ...] = ()
+    user_texts: Callable[[], Sequence[str]] = tuple
     proposal_days: float = 0
     schemas: Schemas = no_schemas
 
@@ -564,6 +561,11 @@ class EditContext:
         )
 
     def policy_decision(self, edit: MemoryEdit) -> PolicyDecision:
+        """Return what the block's policy decides about an edit: apply, propose or refuse it.
+
+        Args:
+            edit: The edit, which is not made here. One that only proposes is never applied.
+        """
         decision = self.metadata([edit.reason], "").policy_decision(edit.base.rule, None)
         if decision == "apply" and edit.reason.only_proposes:
             return "propose"
@@ -573,7 +575,7 @@ class EditContext:
         quoted_text = " ".join(quote.split())
         if not quoted_text:
             return False
-        user_texts = [" ".join(text.split()) for text in self.user_texts]
+        user_texts = [" ".join(text.split()) for text in self.user_texts()]
         return quoted_text in user_texts or (
             len(quoted_text) >= _SHORTEST_QUOTE and any(quoted_text in text for text in user_texts)
         )
@@ -620,7 +622,11 @@ class WorkingMemory:
     def block(self, label: str) -> Block:
         """Return the block with this label, with the step's edits so far.
 
-        Raises NotFound, which names the existing labels.
+        Args:
+            label: The label as a model wrote it.
+
+        Raises:
+            NotFound: No block has the label. The message names the existing labels.
         """
         block = self._current.get(normal_name(label))
         if block is None:
@@ -640,7 +646,11 @@ class WorkingMemory:
         return tuple(self._current.values())
 
     def find(self, label: str) -> Block | None:
-        """Return the block with this label, with the step's edits, if it exists."""
+        """Return the block with this label, with the step's edits, if it exists.
+
+        Args:
+            label: The label as a model wrote it.
+        """
         return self._current.get(normal_name(label))
 
     def write(
@@ -833,6 +843,9 @@ class WorkingMemory:
 
     def archive(self, draft: PassageDraft) -> None:
         """Queue a passage for the archive; the step's save stores it.
+
+        Args:
+            draft: The passage; secrets and hidden characters in it are removed.
 
         Raises:
             Invalid: if text or tags cannot be stored, or the text only repeats others.

@@ -41,6 +41,9 @@ def person_block(blocks: Iterable[Block]) -> Block | None:
     """Return the block about the person that the agent may change, or None.
 
     A text that begins with a heading has fields, so no line can be added to it.
+
+    Args:
+        blocks: The agent's blocks, in order.
     """
     usable = [
         block for block in blocks if not block.is_read_only and not block.value.startswith("## ")
@@ -51,7 +54,11 @@ def person_block(blocks: Iterable[Block]) -> Block | None:
 
 
 def is_about_person(block: Block) -> bool:
-    """Return whether the block's label says that it is about the person."""
+    """Return whether the block's label says that it is about the person.
+
+    Args:
+        block: The block; its text is not read.
+    """
     return _name(block) in PERSON_LABELS
 
 

@@ -30,6 +30,11 @@ _STOP_WORDS = frozenset().union(*STOP_WORDS.values())
 
 
 def has_words(line: str) -> bool:
+    """Return True if the line has more than spaces and punctuation.
+
+    Args:
+        line: A line of a block.
+    """
     return _WORD.search(line) is not None
 
 
@@ -40,6 +45,10 @@ def says_same(line: str, other: str) -> bool:
     True
     >>> says_same("Has no exam on 3 May", "Has an exam on 3 May")
     False
+
+    Args:
+        line: One line, with or without a list mark.
+        other: The other line; the order makes no difference.
     """
     words, other_words = _words(line), _words(other)
     if words == other_words:
@@ -58,7 +67,11 @@ def _words(line: str) -> frozenset[str]:
 
 
 def subject_terms(line: str) -> frozenset[str]:
-    """Return the terms of a line without stop words."""
+    """Return the terms of a line without stop words.
+
+    Args:
+        line: A line of a block.
+    """
     return frozenset(terms(line)) - _STOP_WORDS
 
 

@@ -42,6 +42,11 @@ class Replacement:
     text: str
 
     def apply(self, text: str) -> str:
+        """Return the text after the replacement.
+
+        Args:
+            text: The text that was matched; `start` and `end` count its characters.
+        """
         return text[: self.start] + self.text + text[self.end :]
 
 
@@ -158,6 +163,9 @@ def with_line_breaks(text: str) -> str:
 
     >>> with_line_breaks(r"- jam\n- bread"), with_line_breaks(r"$\nu$")
     ('- jam\n- bread', '$\\nu$')
+
+    Args:
+        text: A text as a model wrote it.
     """
     if "\\n" not in text or "\n" in text or "`" in text or text.count("\\") != text.count("\\n"):
         return text
@@ -235,6 +243,9 @@ def folded_line(line: str) -> str:
     """Return the line as it is compared.
 
     Look-alike signs are equal, and spaces at the end do not count.
+
+    Args:
+        line: One line, without its line break.
     """
     return _Folded(line).text
 

@@ -201,6 +201,12 @@ def line_key(line: str) -> str:
 
 
 def same_lines(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Return True if the lines are the same for people.
+
+    Args:
+        some: The lines of one text.
+        others: The lines of the other text.
+    """
     return some == others or (len(some) == len(others) and all(map(_same_line, some, others)))
 
 
@@ -212,6 +218,10 @@ def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
     """Return the numbers of equal items at the start and at the end.
 
     They do not overlap.
+
+    Args:
+        old: The items of one list, such as lines.
+        new: The items of the other list.
     """
     shorter = min(len(old), len(new))
     head = next((index for index in range(shorter) if old[index] != new[index]), shorter)
@@ -295,6 +305,10 @@ def by_words(old: str, new: str) -> list[DiffPiece]:
 
     Joined without the added pieces they give the old text; joined without the removed pieces, the
     new one.
+
+    Args:
+        old: The earlier text.
+        new: The later text. Beyond a limit of size, lines are compared as a whole.
     """
     before = _lines(old)
     after = _lines(new)
@@ -464,6 +478,10 @@ def same_text(first: str, second: str) -> bool:
     """Return whether two texts are the same for people.
 
     A final newline, line ends and the Unicode form of accents make no difference.
+
+    Args:
+        first: One text.
+        second: The other text.
     """
     first = first.removesuffix("\n")
     second = second.removesuffix("\n")
@@ -527,7 +545,12 @@ def edit_summary(before: Block | None, after: Block | None) -> str:
 def line_changes(old: str, new: str) -> list[LineChange] | None:
     """Return the changes that turn the old text into the new text, in order.
 
-    Returns None where the texts are too large to be compared.
+    Args:
+        old: The earlier text.
+        new: The later text.
+
+    Returns:
+        The changes; None if the texts are too large to be compared.
     """
     before = _lines_within(old)
     after = _lines_within(new)
@@ -771,6 +794,10 @@ def effort(old: str, new: str) -> int:
     """Return the cost of comparing two texts.
 
     It counts the lines between the equal ends, and the pairs of equal lines among them.
+
+    Args:
+        old: One text.
+        new: The other text.
     """
     head, tail = ends_alike(old, new)
     old_counts, new_counts = (
@@ -820,6 +847,10 @@ def removes_lines(old: str, new: str) -> bool:
     """Return whether the new text replaces or removes lines.
 
     Returns True also if that cannot be computed.
+
+    Args:
+        old: The earlier text.
+        new: The later text.
     """
     changes = line_changes(old, new)
     return changes is None or any(change.start < change.end for change in changes)

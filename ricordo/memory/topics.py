@@ -69,7 +69,12 @@ def topic_of(rule: str) -> str | None:
 
 
 def is_about(line: str, topic: str) -> bool:
-    """Return whether a line has one of the topic's words."""
+    """Return whether a line has one of the topic's words.
+
+    Args:
+        line: A line of a text.
+        topic: One of `TOPICS`.
+    """
     whole, beginnings = _words_of(topic)
     return any(
         word in whole or word.startswith(beginnings) for word in _WORD.findall(line.casefold())

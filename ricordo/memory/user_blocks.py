@@ -128,7 +128,11 @@ class UserBlocks:
         return self._ask(self._requests.read_all())
 
     def read(self, label: str) -> UserBlock:
-        """Return one block."""
+        """Return one block.
+
+        Args:
+            label: The block's label.
+        """
         return self._ask(self._requests.read(label))
 
     def write(
@@ -307,7 +311,11 @@ class AsyncUserBlocks:
         return await self._ask(self._requests.read_all())
 
     async def read(self, label: str) -> UserBlock:
-        """Return one block."""
+        """Return one block.
+
+        Args:
+            label: The block's label.
+        """
         return await self._ask(self._requests.read(label))
 
     async def write(

@@ -131,7 +131,12 @@ def open_memory(
 
 
 def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
-    """Return the blocks in the order of their labels, without their tags."""
+    """Return the blocks in the order of their labels, without their tags.
+
+    Args:
+        tx: The transaction.
+        memory: The memory of one user.
+    """
     return blocks.of_user(tx, memory.scope, memory.user.id)
 
 
@@ -139,6 +144,10 @@ def listed_without_skills(tx: Transaction, memory: UserMemory) -> tuple[Block, .
     """Return the user's blocks as `listed` does, but without skills.
 
     A skill is about a kind of task and says nothing about the user.
+
+    Args:
+        tx: The transaction.
+        memory: The memory of one user.
     """
     return tuple(block for block in listed(tx, memory) if not is_skill(block.label))
 

@@ -20,6 +20,11 @@ FindSpans = Callable[[Block], Sequence[LabelledSpan]]
 
 
 def no_spans(_block: Block) -> Sequence[LabelledSpan]:
+    """Return no spans: no part of a block has its separate label.
+
+    Args:
+        _block: Any block.
+    """
     return ()
 
 
@@ -99,7 +104,11 @@ def require_permitted(state: AgentState, destination: Destination) -> None:
 
 
 def allowed(label: str | None) -> str:
-    """Return the destinations that a label allows, for people."""
+    """Return the destinations that a label allows, for people.
+
+    Args:
+        label: A label: clauses joined by ";", each with destinations joined by ",".
+    """
     clauses = (label or "").split(";")
     return " and ".join(clause.replace(",", " or ") for clause in clauses)
 

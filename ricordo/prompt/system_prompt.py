@@ -150,7 +150,11 @@ def key_after_edits(stored_key: str, memory: str) -> str:
 
 
 def key_without_edits(stored_key: str) -> str:
-    """Return the key of a stored prompt whose transcript may no longer show its edits."""
+    """Return the key of a stored prompt whose transcript may no longer show its edits.
+
+    Args:
+        stored_key: The key with which the prompt was stored; its first three parts stay.
+    """
     return ":".join(stored_key.split(":")[:3])
 
 
@@ -296,6 +300,12 @@ def sections(system: str) -> dict[str, str]:
 
     `base` is the text outside all other sections. If two sections have the same name, the later one
     counts, since a tag in the template comes before our sections.
+
+    Args:
+        system: The text of the message.
+
+    Returns:
+        The text of each section by its tag; each includes its tags, `base` has none.
     """
     spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()
@@ -344,6 +354,11 @@ class MemorySection:
 
 
 def render_memory(section: MemorySection) -> str:
+    """Return the text of the memory section: blocks, rules, folders and skills.
+
+    Args:
+        section: The parts to show.
+    """
     parts = [_blocks(section)]
     if section.rule_lines:
         parts.append(_rules(section.rule_lines))
@@ -354,14 +369,11 @@ def render_memory(section: MemorySection) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def is_numbered(agent_type: AgentType, provider: str) -> bool:
-    return provider == "anthropic" and agent_type in _NUMBERED_TYPES
-
-
 def _blocks(section: MemorySection) -> str:
     if section.agent_type in _TOOL_FIRST_TYPES:
         return ""
-    numbered = section.has_line_numbers and is_numbered(section.agent_type, section.provider)
+    is_edited_by_lines = section.provider == "anthropic" and section.agent_type in _NUMBERED_TYPES
+    numbered = section.has_line_numbers and is_edited_by_lines
     if not section.blocks and not numbered:
         return ""
     # In each block, the closing tags of all blocks are changed. Otherwise one block could forge the
@@ -388,6 +400,12 @@ def _blocks(section: MemorySection) -> str:
 
 
 def disarm(text: str, *tags: str) -> str:
+    """Return the text with a backslash in each closing tag of a section, so that it ends none.
+
+    Args:
+        text: A text by others, such as a block's.
+        *tags: Further names of tags whose end must not occur in the text.
+    """
     has_sign = "<" in text or "\uff1c" in text or "\ufe64" in text
     return _closing(tags).sub(r"\1\\\2", text) if has_sign else text
 

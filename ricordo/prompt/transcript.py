@@ -83,8 +83,7 @@ def transcript(
     pictures: list[Message] = []
     calls: dict[str, ToolCallPart] = {}
     for message in paired(messages):
-        if not message.is_one_text:
-            calls |= {call.call_id: call for call in message.tool_calls}
+        calls |= {call.call_id: call for call in message.tool_calls}
         if pictures and message.role != "tool":
             request_messages += pictures
             pictures = []
@@ -164,10 +163,20 @@ def _without_picture(part: Part) -> Part:
 
 
 def has_pictures(messages: Iterable[Message]) -> bool:
+    """Return True if a message shows a picture.
+
+    Args:
+        messages: The messages.
+    """
     return any(isinstance(part, ImagePart) for message in messages for part in message.parts)
 
 
 def has_picture_texts(messages: Iterable[Message]) -> bool:
+    """Return True if a picture in the messages was read.
+
+    Args:
+        messages: The messages.
+    """
     return any(message.picture_text for message in messages)
 
 
@@ -177,13 +186,17 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     Missing results are added, and results without a call are left out. Decisions on calls that
     waited are left out, since the results show the outcome. Some models reuse the id of an earlier
     call. Such a call and its result get another id.
+
+    Args:
+        messages: The messages in context, in order; they are not changed.
     """
     valid: list[Message] = []
     open_calls: dict[str, ToolCallPart] = {}
     used_ids: set[str] = set()
     other_ids: dict[str, str] = {}
     for stored in messages:
-        if stored.is_one_text and stored.role in _TALKING and not (open_calls or other_ids):
+        is_talk = stored.role in _TALKING and not stored.tool_calls
+        if is_talk and not (open_calls or other_ids):
             valid.append(stored)
             continue
         message, other_ids = _with_unique_ids(stored, used_ids, other_ids)
@@ -277,11 +290,10 @@ def _packaged(message: Message, timezone: str, cap: int) -> Message:
     time = local_time(message.created_at, timezone)
     parts: list[Part] = []
     for part in message.tool_returns:
-        content: Any = part.content
         if len(part.content) > cap:
-            content = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
-        elif part.is_json:
-            content = orjson.loads(part.content)
+            content: Any = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
+        else:
+            content = part.decoded()
         text = package_result(content, is_success=part.status == "success", time=time)
         parts.append(replace(part, content=text, pictures=()))
     return replace(message, parts=tuple(parts))
@@ -297,7 +309,7 @@ def _plain_results(message: Message, calls: Mapping[str, ToolCallPart], cap: int
 
 
 def _plain_result(part: ToolReturnPart, call: ToolCallPart | None, cap: int) -> ToolReturnPart:
-    content = plain_value(orjson.loads(part.content)) if part.is_json else part.content
+    content = plain_value(part.decoded())
     if part.status == "error":
         content = f"Failed: {content}"
     elif call and part.name in _WHOLE_BLOCK_RESULTS:
@@ -485,6 +497,10 @@ def packed(message: Message, timezone: str) -> Message:
     """Return a user message as JSON, for types of agents that expect this form.
 
     Texts are packed one by one; pictures and events stay as they are.
+
+    Args:
+        message: Any message; only one that a person wrote is changed.
+        timezone: The agent's time zone (IANA name).
     """
     if not message.is_said:
         return message
@@ -502,6 +518,10 @@ def truncate(text: str, limit: int) -> str:
     """Return the text, cut to `limit` characters with a note about that.
 
     The note comes after these characters.
+
+    Args:
+        text: The result of a tool.
+        limit: The most characters, without the note.
     """
     if len(text) <= limit:
         return text

@@ -122,7 +122,13 @@ class PackedRows:
 def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> PackedRows | None:
     """Pack the oldest rows of the owner's buffer, at most `limit`.
 
-    Returns None if the buffer is empty or begins with a deletion.
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        limit: The most rows of the buffer.
+
+    Returns:
+        The rows for the index; None if the buffer is empty or begins with a deletion.
     """
     partition = partition_of(tx, owner_id)
     rows, added = _settled(write_buffer.oldest(tx, owner_id, limit))
@@ -359,6 +365,11 @@ def next_deletion(tx: Transaction, owner_id: str, limit: int) -> Deletion | None
     """Return the documents that the oldest rows of a buffer delete; None if there are none.
 
     Many documents are deleted at once, so that each blob is rewritten once.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        limit: The most rows of the buffer that are read.
     """
     deleted: dict[int, list[BufferRow]] = {}
     added: set[int] = set()

@@ -101,11 +101,20 @@ class Similarities:
         return Similarities(firsts[begins], values.astype(np.float32))
 
     def where(self, mask: Bools) -> "Similarities":
+        """Return the similarities of the documents for which the mask is true.
+
+        Args:
+            mask: One value for each document, (n,).
+        """
         is_kept = mask[self.positions]
         return Similarities(self.positions[is_kept], self.values[is_kept])
 
     def at(self, positions: Integers) -> Floats:
-        """Return the similarities at these positions (k,); -inf if unknown."""
+        """Return the similarities at these positions (k,); -inf if unknown.
+
+        Args:
+            positions: Positions of documents.
+        """
         if not len(self):
             return np.full(len(positions), -np.inf, dtype=np.float32)
         indexes = np.searchsorted(self.positions, positions)
@@ -119,7 +128,11 @@ NO_SIMILARITIES = Similarities(np.empty(0, dtype=np.int64), np.empty(0, dtype=np
 
 
 def joined(parts: Sequence[Similarities]) -> Similarities:
-    """Join the similarities of several partitions, whose positions follow one another."""
+    """Join the similarities of several partitions, whose positions follow one another.
+
+    Args:
+        parts: The similarities of each partition, in the order of the partitions.
+    """
     if len(parts) < 2:
         return parts[0] if parts else NO_SIMILARITIES
     return Similarities(
@@ -132,6 +145,9 @@ def common_of(vectors: npt.NDArray[Any]) -> CommonDirections | None:
     """Return the common part of vectors (m, d); None if there are too few vectors.
 
     Equal vectors always give the same result.
+
+    Args:
+        vectors: Vectors of documents, of one embedding.
     """
     count, dimensions = vectors.shape
     if count < LEAST_SAMPLE or dimensions <= DIRECTIONS:
@@ -168,7 +184,12 @@ def focus(query: Floats, common: CommonDirections | None) -> Floats:
 
 
 def speaks(documents: DocumentColumns, postings: Sequence[Posting]) -> Bools | None:
-    """Return the documents whose speaker these terms name, (n,); None if none is named."""
+    """Return the documents whose speaker these terms name, (n,); None if none is named.
+
+    Args:
+        documents: The documents.
+        postings: The postings of the query's terms.
+    """
     spreads = [
         posting.spread.is_named
         for posting in postings

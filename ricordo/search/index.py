@@ -183,7 +183,17 @@ def on_pictures(tx: Transaction, read: Callable[[Transaction, Message], None]) -
 
 
 def insert_messages(tx: Transaction, new: Sequence[Message]) -> None:
-    """Store and index new messages."""
+    """Store and index new messages.
+
+    A picture without a text gets a job that reads it, if pictures are read.
+
+    Args:
+        tx: The transaction.
+        new: The messages; without any, nothing happens.
+
+    Raises:
+        Collision: A message with the same id, or with the same otid in the conversation, is stored.
+    """
     if new:
         rows = messages.insert_all(tx, new)
         _put(tx, [_placed(row) for row in rows if row["text"]])
@@ -257,7 +267,12 @@ def delete_passage(
 
 
 def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Index stored messages."""
+    """Index stored messages.
+
+    Args:
+        tx: The transaction.
+        rows: Rows of messages that are not in the index.
+    """
     _put(tx, [_placed(row) for row in rows])
 
 
@@ -266,6 +281,10 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
 
     Passages that are stored together count as parts of one text, so a hit in one also raises the
     scores of its neighbours.
+
+    Args:
+        tx: The transaction.
+        new: The passages with their tags; at least one.
     """
     entries = [
         (
@@ -317,7 +336,12 @@ def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
-    """Remove these passages from the index before their deletion."""
+    """Remove these passages from the index before their deletion.
+
+    Args:
+        tx: The transaction.
+        ids: The passages.
+    """
     tags = tags_of(tx, ids)
     rows = tx.all(_INDEXED_PASSAGES, {"ids": list(ids)})
     entries = [
@@ -381,6 +405,11 @@ def find_passages(
 
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:
+    """Return what the index stores about a message.
+
+    Args:
+        row: A row of a message with its searchable text.
+    """
     return _placed(row)[2]
 
 

@@ -135,21 +135,46 @@ def owner_of(tx: Transaction, owner_id: str) -> Any:
 
 
 def partition_of(tx: Transaction, owner_id: str) -> Any:
+    """Return the row of the owner's partition; None before the first flush.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive, perhaps with the suffix `NEW`.
+    """
     return tx.first(_PARTITION, {"owner_id": owner_id})
 
 
 def lock_partition(tx: Transaction, owner_id: str) -> Any:
+    """Lock the owner's partition until the transaction ends; return its row or None.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive, perhaps with the suffix `NEW`.
+    """
     return tx.first(_PARTITION_LOCKED, {"owner_id": owner_id})
 
 
 def models_of(tx: Transaction, owner_id: str) -> list[str]:
+    """Return the embeddings of which the owner's partition has vectors.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+    """
     return [row.embedding for row in tx.all(_MODELS, {"owner_id": owner_id})]
 
 
 def purge_portion(tx: Transaction, owner_id: str) -> bool:
     """Delete up to 200 rows of the owner's buffer or partition.
 
-    The partition itself is deleted last. Returns True if there may be more to delete.
+    The partition itself is deleted last.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive, perhaps with the suffix `NEW`.
+
+    Returns:
+        True if there may be more to delete.
     """
     if _purge(tx, _SOME_OF_BUFFER, {"owner_id": owner_id}):
         return True
@@ -182,7 +207,13 @@ def owner_ids(tx: Transaction, after: str, limit: int) -> list[str]:
 
 
 def add_embed_job(tx: Transaction, organization_id: str, owner_id: str) -> None:
-    """Add a job that embeds the partition's documents, if none waits."""
+    """Add a job that embeds the partition's documents, if none waits.
+
+    Args:
+        tx: The transaction.
+        organization_id: The owner's organization.
+        owner_id: The agent or archive.
+    """
     job = Job(
         EMBED, organization_id, {"owner_id": owner_id}, key=f"{EMBED}:{owner_id}", is_single=True
     )
@@ -194,7 +225,10 @@ def add_missing_jobs(
 ) -> None:
     """Add jobs for missing flushes and vectors of these partitions.
 
-    `choose_model` returns the model for an owner's embedding.
+    Args:
+        tx: The transaction.
+        owner_ids: Agents and archives; purged ones are ignored.
+        choose_model: Returns the model for an owner's embedding; None: no vectors.
     """
     buffered = {row.owner_id for row in tx.all(_BUFFERED, {"ids": list(owner_ids)})}
     partitions: dict[str, Any] = {

@@ -125,7 +125,11 @@ NO_POSTING = Posting(
 
 
 def document_records(rows: list[BufferRow]) -> Documents:
-    """Return the records of these rows, in order: one for each part of a text."""
+    """Return the records of these rows, in order: one for each part of a text.
+
+    Args:
+        rows: Rows of a buffer that add documents.
+    """
     records = [
         (
             row.document,
@@ -172,7 +176,11 @@ def occurrences_by_part(row: BufferRow) -> list[dict[str, int]]:
 
 
 def occurrences(row: BufferRow) -> dict[str, int]:
-    """Return the terms of a row with their `times`; labels are included."""
+    """Return the terms of a row with their `times`; labels are included.
+
+    Args:
+        row: A row of a buffer.
+    """
     counts: dict[str, int] = dict(Counter(row.text))
     if len(row.text) > MOST_TIMES:
         counts = {term: min(times, MOST_TIMES) for term, times in counts.items()}
@@ -206,10 +214,20 @@ def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str
 
 
 def read_documents(data: bytes) -> Documents:
+    """Return the records of a chunk, which may not be changed.
+
+    Args:
+        data: The chunk's bytes, as they are stored.
+    """
     return np.frombuffer(data, dtype=DOCUMENT)
 
 
 def read_postings(data: bytes) -> Postings:
+    """Return the occurrences of a chunk, which may not be changed.
+
+    Args:
+        data: The chunk's bytes, as they are stored.
+    """
     return np.frombuffer(data, dtype=POSTING)
 
 
@@ -272,12 +290,21 @@ class IndexCache:
 
 
 def shared_cache(tx: Transaction) -> IndexCache:
+    """Return the cache of the index that this process shares; a missing one is created.
+
+    Args:
+        tx: The transaction.
+    """
     cache: IndexCache = tx.cache.setdefault(IndexCache, IndexCache())
     return cache
 
 
 def drop_caches(tx: Transaction) -> None:
-    """Drop the texts that this process caches: words of the index, and messages in windows."""
+    """Drop the texts that this process caches: words of the index, and messages in windows.
+
+    Args:
+        tx: A transaction of the store whose caches are dropped.
+    """
     tx.cache.pop(IndexCache, None)
     tx.cache.pop(MessageCache, None)
 
@@ -479,7 +506,11 @@ def posting_of(records: Postings) -> Posting:
 
 
 def decoded(chunks: Mapping[int, bytes]) -> Posting:
-    """Return the posting of one term from its numbered chunks."""
+    """Return the posting of one term from its numbered chunks.
+
+    Args:
+        chunks: The chunks' bytes by number. Without any, the posting is empty.
+    """
     data = b"".join(chunks[number] for number in sorted(chunks))
     if data:
         return posting_of(read_postings(data))
@@ -487,6 +518,11 @@ def decoded(chunks: Mapping[int, bytes]) -> Posting:
 
 
 def joined_postings(parts: Sequence[Posting]) -> Posting:
+    """Join the postings of one term in several partitions, whose positions follow one another.
+
+    Args:
+        parts: The postings, in the order of the partitions.
+    """
     filled = [part for part in parts if len(part.positions)]
     if len(filled) < 2:
         return filled[0] if filled else NO_POSTING

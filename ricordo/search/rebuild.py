@@ -150,6 +150,12 @@ def add_job(
 
 
 def read_jobs(tx: Transaction, ids: Sequence[str]) -> list[Job]:
+    """Return the jobs with these ids; deleted ones are missing.
+
+    Args:
+        tx: The transaction.
+        ids: The jobs.
+    """
     return jobs.ROWS.by_ids(tx, ids)
 
 
@@ -168,6 +174,13 @@ def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
     """Return the conversations of passages by document.
 
     Only the old index has this information. Its damaged chunks are left out.
+
+    Args:
+        tx: The transaction.
+        owner_id: An archive; for an agent the result is empty.
+
+    Returns:
+        Fingerprints of conversations by the passage's number; 0 for no conversation.
     """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search.reader import DOCUMENT, read_documents

@@ -118,7 +118,11 @@ class DocumentColumns:
         return self.starts[np.searchsorted(self.starts, positions, side="right") - 1]
 
     def end_of(self, start: int) -> int:
-        """Return the position after the last part of the text that starts here."""
+        """Return the position after the last part of the text that starts here.
+
+        Args:
+            start: The position of a text's first part.
+        """
         if self.starts is None:
             return start + 1
         index = int(np.searchsorted(self.starts, start, side="right"))
@@ -140,6 +144,9 @@ class DocumentColumns:
         """Return the score of each text at its first position, elsewhere 0.
 
         It combines the best and the mean score of the parts.
+
+        Args:
+            scores: A score for each part, (n,).
         """
         if self.starts is None:
             return scores
@@ -183,6 +190,10 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns
     """Read records with number, created_at, conversation, length (in words) and form.
 
     Deleted documents have no neighbours.
+
+    Args:
+        records: The records, (n,), in the order of their positions.
+        alive: False for deleted documents, (n,).
     """
     number = records["number"].astype(np.int64)
     created_at = records["created_at"].astype(np.int64)
@@ -349,6 +360,11 @@ def lexical(documents: DocumentColumns, postings: Sequence[Posting]) -> Floats:
     """Return the score of each document, (n,).
 
     It is 0 if neither the document nor its neighbours have a hit. It has no upper bound.
+
+    Args:
+        documents: The documents.
+        postings: The postings of the query's terms with their weights; each may be cached as a
+            spread.
     """
     layout = documents.layout
     total: Floats = np.zeros(layout.size, dtype=np.float32)
@@ -388,6 +404,10 @@ def spread_of(documents: DocumentColumns, posting: Posting) -> Spread:
     """Return the posting's scores for all documents.
 
     Without caching, a search for a frequent term spends most of its time on this.
+
+    Args:
+        documents: The documents.
+        posting: The posting of one term, without its weight.
     """
     size = documents.layout.size
     scratch = np.empty((2, size), dtype=np.float32)

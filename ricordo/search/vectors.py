@@ -380,6 +380,10 @@ def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> 
     """Return the vectors of each partition that has some, by its number.
 
     Only vectors added since the last search are read.
+
+    Args:
+        tx: The transaction.
+        partitions: The partitions of one search.
     """
     cache = reader.cache_of(tx).partitions
     embedded = [partition for partition in partitions if partition.embedding and partition.vectors]

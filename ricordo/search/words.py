@@ -214,6 +214,9 @@ def terms(text: str) -> list[str]:
     """Return the terms of a text in order, with repeats and stop words.
 
     Each has 1 to 64 characters, and no spaces or control characters.
+
+    Args:
+        text: A text of any length and language.
     """
     if text.isascii():
         return _terms_of(_ASCII_WORD.findall(text))
@@ -230,6 +233,9 @@ def query_terms(text: str) -> list[str]:
     """Return the distinct terms of a query in order, at most 64.
 
     Stop words of the query's language are left out, if there are other words.
+
+    Args:
+        text: The query, of which the first `QUESTION_LENGTH` characters count.
     """
     query_words = _question(text)
     all_pieces = [piece for _, pieces in query_words for piece in pieces]
@@ -251,6 +257,9 @@ def other_forms(text: str) -> list[str]:
     """Return the terms of other forms of a query's words, at most 64.
 
     They help in languages for which the usual stemmer is not made.
+
+    Args:
+        text: The query, of which the first `QUESTION_LENGTH` characters count.
     """
     query_words = [piece for _, pieces in _question(text) for piece in pieces]
     language = _language(query_words)
@@ -277,6 +286,9 @@ def persons(text: str) -> tuple[bool, bool]:
     "Where do I work?" is about the asker alone, and "What did you recommend me?" is about both.
     "Can you tell me where I work?" is about the asker alone, since it does not ask for an earlier
     answer.
+
+    Args:
+        text: The query.
     """
     pieces = [piece for _, pieces in _question(text) for piece in pieces]
     language = _language(pieces)
@@ -292,13 +304,21 @@ def persons(text: str) -> tuple[bool, bool]:
 
 
 def asks_for_summary(text: str) -> bool:
-    """Return whether a query asks for a summary, for example of a year."""
+    """Return whether a query asks for a summary, for example of a year.
+
+    Args:
+        text: The query.
+    """
     pieces = [piece for _, pieces in _question(text) for piece in pieces]
     return not _SUMMARY.get(_language(pieces), frozenset()).isdisjoint(pieces)
 
 
 def language_of(text: str) -> str:
-    """Return the code (ISO 639-1) of the language of a query's stop words, else `en`."""
+    """Return the code (ISO 639-1) of the language of a query's stop words, else `en`.
+
+    Args:
+        text: The query.
+    """
     return _language([piece for _, pieces in _question(text) for piece in pieces])
 
 
@@ -306,6 +326,9 @@ def infix(term: str) -> str | None:
     """Return the text to look for inside other terms if no document has this term.
 
     In this way a search finds compounds. Returns None for a term that cannot be part of another.
+
+    Args:
+        term: A term of a query.
     """
     if len(term) == 1:
         if _SPACELESS.fullmatch(term):
@@ -425,6 +448,11 @@ def _is_meant(word: str, position: int) -> bool:
 
 
 def is_question(text: str) -> bool:
+    """Return True if the text ends with a question mark of any script.
+
+    Args:
+        text: A text; closing quotes and brackets after the mark do not count.
+    """
     return text.rstrip(_AFTER_QUESTION).endswith(_QUESTION_MARKS)
 
 
@@ -433,7 +461,9 @@ def related_terms(
 ) -> dict[str, list[str]]:
     """Return the terms of related words, at most a few for each of the query's `words`.
 
-    `related` returns the words that are near to a word in meaning.
+    Args:
+        related: The words that are near in meaning, the nearest first, by each word of the query.
+        words: The query's terms.
     """
     related_words: dict[str, list[str]] = {}
     for word, nearest in related.items():
@@ -451,6 +481,9 @@ def fold(word: str) -> str:
     """Return one spelling of a word: lower case, without accents, with ASCII digits.
 
     Returns "" for a word without a letter or digit.
+
+    Args:
+        word: One word.
     """
     if word.isascii():
         return word.lower()
@@ -470,6 +503,9 @@ def stem(folded: str) -> str:
     """Return the term of a folded word: the stem by its script's stemmer.
 
     A term has at most `TERM_LENGTH` characters.
+
+    Args:
+        folded: A word as `fold` returned it.
     """
     folded = folded[:TERM_LENGTH]
     algorithm = LATIN_STEMMER if folded.isascii() else _algorithm(folded)

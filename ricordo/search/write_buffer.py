@@ -156,6 +156,14 @@ def kind_of(owner_id: str) -> str:
 def put(
     tx: Transaction, owner_id: str, entries: Sequence[IndexEntry], *, is_deleted: bool = False
 ) -> None:
+    """Add entries to the owner's buffer, from which a flush moves them to the index.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+        entries: The entries; without any, nothing happens.
+        is_deleted: The entries are to be removed from the index.
+    """
     if entries:
         rows = [
             {
@@ -263,15 +271,32 @@ def oldest(tx: Transaction, owner_id: str, limit: int) -> list[BufferRow]:
 
 
 def count(tx: Transaction, owner_id: str) -> int:
+    """Return the number of rows in the owner's buffer.
+
+    Args:
+        tx: The transaction.
+        owner_id: The agent or archive.
+    """
     return int(tx.first(_COUNT, {"owner_id": owner_id}).rows)
 
 
 def has_all(tx: Transaction, seqs: Sequence[int]) -> bool:
+    """Return True if all of these rows are still in a buffer.
+
+    Args:
+        tx: The transaction.
+        seqs: The numbers of the rows, each once.
+    """
     return int(tx.first(_COUNT_THESE, {"seqs": list(seqs)}).rows) == len(seqs)
 
 
 def delete_rows(tx: Transaction, seqs: Sequence[int]) -> None:
-    """Delete these rows; vacuum the table after many deletions on PostgreSQL."""
+    """Delete these rows; vacuum the table after many deletions on PostgreSQL.
+
+    Args:
+        tx: The transaction.
+        seqs: The numbers of the rows.
+    """
     tx.run(_DELETE, {"seqs": list(seqs)})
     if tx.connection.dialect.name != "postgresql":
         return
@@ -370,6 +395,9 @@ def fingerprint(name: str | int | None) -> int:
     """Return 64 bits for an id in a filter; 0 for none.
 
     An argument that is already a fingerprint is returned unchanged.
+
+    Args:
+        name: The id, or its fingerprint; None or "": none.
     """
     if isinstance(name, int):
         return name
@@ -379,6 +407,11 @@ def fingerprint(name: str | int | None) -> int:
 
 
 def label_term(label: str) -> str:
+    """Return the term under which the index has a label; a long label is hashed.
+
+    Args:
+        label: A label such as a tag.
+    """
     encoded = label.encode()
     if len(encoded) <= _MAX_TERM_BYTES and "\0" not in label:
         return LABEL + label

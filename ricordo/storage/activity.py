@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Select, bindparam, func, select
 
+from ricordo.storage.conversations import IS_OF_BACKGROUND_TASK
 from ricordo.storage.engine.repository import equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, users
@@ -26,7 +27,7 @@ _NEWEST_CONVERSATION = (
     .limit(1)
 )
 _LAST_TURN_OF_USER = select(_last_turn.label("at")).where(
-    equal(conversations, "user_id"), ~conversations.c.hidden
+    equal(conversations, "user_id"), ~IS_OF_BACKGROUND_TASK
 )
 
 

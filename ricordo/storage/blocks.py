@@ -350,7 +350,11 @@ def copy_in(tx: Transaction, chain_id: str, agent_id: str, shown_label: str) -> 
 
 
 def with_schema(tx: Transaction) -> list[Block]:
-    """Return the blocks of all organizations that name a schema, without their tags."""
+    """Return the blocks of all organizations that name a schema, without their tags.
+
+    Args:
+        tx: The transaction.
+    """
     return ROWS.all(tx, _WITH_SCHEMA)
 
 

@@ -38,6 +38,8 @@ from ricordo.storage.schema.core_tables import messages as messages_table
 GONE_THERE = "This chat is gone where it came from."
 ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
+# As `Conversation.is_of_background_task`.
+IS_OF_BACKGROUND_TASK = conversations.c.hidden & conversations.c.forked_from.is_not(None)
 _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
 _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(
     equal(agents, "organization_id")

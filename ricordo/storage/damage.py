@@ -11,6 +11,8 @@ import orjson
 from sqlalchemy import ColumnElement, Row, Text, bindparam, cast, func, select, update
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
+from ricordo.errors import NotFound
+from ricordo.storage.deletion import DELETED
 from ricordo.storage.engine.repository import Repository, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, messages, runs
@@ -61,11 +63,20 @@ def some_conversations(tx: Transaction, after: int) -> Sequence[tuple[int, str]]
 
 
 def agents_without_conversation(tx: Transaction) -> list[str]:
+    """Return the ids of agents without a default conversation, of all organizations.
+
+    Agents that wait for their purge are left out, since it deletes their conversations first.
+
+    Args:
+        tx: The transaction.
+    """
     with_default = select(conversations.c.agent_id).where(conversations.c.is_default)
     return [
         row.id
         for row in tx.all(
-            select(agents.c.id).where(agents.c.id.not_in(with_default)).order_by(agents.c.seq)
+            select(agents.c.id)
+            .where(agents.c.id.not_in(with_default), agents.c.organization_id != DELETED)
+            .order_by(agents.c.seq)
         )
     ]
 
@@ -75,10 +86,15 @@ def agent_of(tx: Transaction, agent_id: str) -> tuple[str, str]:
 
     Args:
         tx: The transaction.
-        agent_id: An existing agent; for another id this fails with IndexError.
+        agent_id: The agent.
+
+    Raises:
+        NotFound: There is no such agent.
     """
     statement = select(agents.c.organization_id, agents.c.system).where(agents.c.id == agent_id)
-    row = tx.all(statement)[0]
+    row = tx.first(statement)
+    if row is None:
+        raise NotFound(f"There is no agent {agent_id}.")
     return row.organization_id, row.system
 
 
@@ -87,9 +103,15 @@ def window_of(tx: Transaction, conversation_id: str) -> list[Any] | None:
 
     Args:
         tx: The transaction.
-        conversation_id: An existing conversation; for another id this fails with TypeError.
+        conversation_id: The conversation.
+
+    Raises:
+        NotFound: There is no such conversation.
     """
-    window = _decoded(tx.first(_WINDOW, {"id": conversation_id})[0])
+    row = tx.first(_WINDOW, {"id": conversation_id})
+    if row is None:
+        raise NotFound(f"There is no conversation {conversation_id}.")
+    window = _decoded(row.window)
     if isinstance(window, list):
         return window
     return None

@@ -131,7 +131,11 @@ def hide(tx: Transaction, kind: Kind, ids: Sequence[str]) -> None:
 
 
 def prepare(tx: Transaction) -> None:
-    """Create the organization without members unless it exists."""
+    """Create the organization without members unless it exists.
+
+    Args:
+        tx: The transaction.
+    """
     if tx.first(select(organizations.c.seq).where(organizations.c.id == DELETED)) is None:
         tx.run(
             insert(organizations),
@@ -243,7 +247,15 @@ def purge_all(
 ) -> None:
     """Delete all rows with these keys, and the rows that refer to them, in this transaction.
 
-    It is for few rows. The arguments are those of `purge`.
+    It is for few rows.
+
+    Args:
+        tx: The transaction.
+        table: As for `purge`.
+        column: As for `purge`.
+        keys: As for `purge`.
+        before: As for `purge`.
+        counts: As for `purge`.
     """
     while purge(tx, table, column, keys, before=before, counts=counts):
         pass

@@ -71,7 +71,11 @@ def recount_all(tx: Transaction) -> int:
 
 
 def wrong_ids(tx: Transaction) -> list[str]:
-    """Return the chains whose size is not the sum of their rows."""
+    """Return the chains whose size is not the sum of their rows.
+
+    Args:
+        tx: The transaction.
+    """
     return [row.id for row in tx.all(_WRONG)]
 
 

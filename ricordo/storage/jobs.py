@@ -287,6 +287,11 @@ def make_due(tx: Transaction, kind: str, key: str, at: int = 0) -> None:
 
 
 def is_due(tx: Transaction) -> bool:
+    """Return True if the time of a waiting job has come, even if another job with its key runs.
+
+    Args:
+        tx: The transaction.
+    """
     return tx.first(_DUE, {"now": tx.clock.now()}) is not None
 
 
@@ -508,6 +513,9 @@ def prune(tx: Transaction) -> int:
     """Delete some ended jobs that are old or too many, and return their number.
 
     Call it until it returns 0.
+
+    Args:
+        tx: The transaction.
     """
     now = tx.clock.now()
     ended = select(jobs.c.seq).where(jobs.c.status.in_(ENDED))

@@ -291,12 +291,19 @@ def are_any(tx: Transaction) -> bool:
     """Return True if a key was ever created, even if it was revoked.
 
     From then on every caller needs a key.
+
+    Args:
+        tx: The transaction.
     """
     return tx.first(_ANY, {"hash": _REQUIREMENT}) is not None
 
 
 def needing_secret(tx: Transaction) -> str:
-    """Return a text with the number of rows encrypted with the data folder's key; "" for none."""
+    """Return a text with the number of rows encrypted with the data folder's key; "" for none.
+
+    Args:
+        tx: The transaction.
+    """
     counts = tx.all(_NEEDING)[0]
     return ", ".join(
         f"{count:,} {kind}" for kind, count in zip(_NEEDS, counts, strict=True) if count
@@ -322,7 +329,12 @@ def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
 
 
 def end_session(tx: Transaction, scope: Scope) -> bool:
-    """Revoke the caller's session; return False if the caller has no session."""
+    """Revoke the caller's session; return False if the caller has no session.
+
+    Args:
+        tx: The transaction.
+        scope: The caller, with the id of the key that the request sent.
+    """
     if scope.key_id:
         key = _ROWS.find(tx, scope, scope.key_id)
     else:

@@ -312,7 +312,8 @@ def searchable_text(message: Message) -> str:
     is_event = message.role == "user" and not message.is_said
     if message.role in ("system", "summary") or is_event:
         return ""
-    texts = [message.spoken] if message.spoken else []
+    spoken = message.spoken
+    texts = [spoken] if spoken else []
     texts += [part.content for part in message.tool_returns if part.name not in _UNSEARCHED]
     if message.pictures:
         texts += filter(None, [message.picture_text])

@@ -91,5 +91,10 @@ def page(tx: Transaction, page: Page) -> list[Organization]:
 
 
 def every_id(tx: Transaction) -> Sequence[str]:
+    """Return the ids of all organizations, the oldest first, without that of deleted rows.
+
+    Args:
+        tx: The transaction.
+    """
     statement = _ROWS.select.where(_IS_REAL).order_by(organizations.c.seq)
     return [organization.id for organization in _ROWS.all(tx, statement)]

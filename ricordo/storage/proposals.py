@@ -605,7 +605,11 @@ def are_untold(tx: Transaction, agent_id: str, user_id: str) -> bool:
 
 
 def expire(tx: Transaction) -> int:
-    """Mark some overdue proposals as expired, and return their number."""
+    """Mark some overdue proposals as expired, and return their number.
+
+    Args:
+        tx: The transaction.
+    """
     ids = [row.id for row in tx.all(_DUE, {"now": tx.clock.now()})]
     if ids:
         # A proposal that was decided meanwhile stays unchanged.

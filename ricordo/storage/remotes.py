@@ -140,7 +140,11 @@ def chains_without(
 
 
 def organization_ids(tx: Transaction) -> list[str]:
-    """Return the ids of all organizations, without the organization that holds deleted rows."""
+    """Return the ids of all organizations, without the organization that holds deleted rows.
+
+    Args:
+        tx: The transaction.
+    """
     return [row.id for row in tx.all(_ORGANIZATIONS)]
 
 

@@ -308,7 +308,11 @@ def lock(tx: Transaction, run_id: str) -> Run | None:
 
 
 def expired(tx: Transaction) -> list[Run]:
-    """Lock and return the open runs with an expired lease, the oldest first."""
+    """Lock and return the open runs with an expired lease, the oldest first.
+
+    Args:
+        tx: The transaction.
+    """
     return _RUNS.all(tx, _EXPIRED, {"now": tx.clock.now()})
 
 

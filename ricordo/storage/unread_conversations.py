@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, case, func, select
 
+from ricordo.storage.conversations import IS_OF_BACKGROUND_TASK
 from ricordo.storage.engine.repository import equal
 from ricordo.storage.messages import IS_SPOKEN, IS_WRITTEN_BY_USER
 from ricordo.storage.schema.core_tables import agents, conversations, messages
@@ -83,17 +84,28 @@ def is_of_user_and_agent() -> ColumnElement[bool]:
 
 
 def conversations_behind(marks: Table, mark: ColumnElement[int]) -> Select[Any]:
-    """Select users' conversations with spoken messages after the mark, by id, at most 500.
+    """Select users' conversations with spoken messages after the mark, in the order of their seq.
 
-    Its parameter is `since`: only messages after this time count. `marks` is a table with one row
-    for each conversation, and `mark` its column with the seq of the last handled message.
+    Its parameters are `since`, `after` and `limit`. Only messages after the time `since` count, and
+    only conversations with a seq above `after`. Conversations of background tasks and deleted ones
+    are left out.
+
+    Args:
+        marks: A table with one row for each conversation.
+        mark: Its column with the seq of the last handled message.
     """
     return (
-        select(*_CONVERSATION)
+        select(*_CONVERSATION, conversations.c.seq)
         .join(messages, _IS_OF_USER & IS_SPOKEN)
         .outerjoin(marks, marks.c.conversation_id == conversations.c.id)
-        .where(messages.c.created_at > bindparam("since"), ~conversations.c.hidden)
-        .group_by(*_CONVERSATION)
+        .where(
+            messages.c.created_at > bindparam("since"),
+            conversations.c.seq > bindparam("after"),
+            conversations.c.deleted_at.is_(None),
+            ~IS_OF_BACKGROUND_TASK,
+        )
+        .group_by(*_CONVERSATION, conversations.c.seq)
         .having(func.max(messages.c.seq) > func.coalesce(func.max(mark), 0))
-        .limit(500)
+        .order_by(conversations.c.seq)
+        .limit(bindparam("limit"))
     )

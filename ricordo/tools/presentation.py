@@ -93,6 +93,9 @@ class ToolPresentation:
     spoken: frozenset[str] = frozenset()
 
 
+UNCHANGED = ToolPresentation()
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
     """A parsed call.
@@ -302,6 +305,11 @@ def _by_tools(presentation: ToolPresentation) -> Sequence[tuple[str, frozenset[s
 
 
 def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return the messages with the thoughts before each tool call among its arguments.
+
+    Args:
+        messages: Messages of a model; they are not changed.
+    """
     return tuple(_thinking(message) if message.tool_calls else message for message in messages)
 
 

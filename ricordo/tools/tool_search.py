@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ricordo.domain.agent import AgentState
 from ricordo.domain.egress import Clearance
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.tool import Tool
@@ -141,17 +140,6 @@ async def rank_by_meaning(
     vectors = await embed(model, list(texts), clearance)
     size = len(texts) * len(query_vector) * 8  # bytes
     return await offload(lambda: rank_by_vectors(query_vector, vectors), size)
-
-
-def searches_tools(state: AgentState, count: int) -> bool:
-    """Return whether the agent has at least `count` tools and searches them.
-
-    Args:
-        state: The agent with its tools. With `find_tools` among them the result is False.
-        count: The number of tools; 0: no agent searches.
-    """
-    names = [tool.name for tool in state.tools]
-    return 0 < count <= len(names) and FIND_TOOLS not in names
 
 
 def found_tools(messages: Iterable[Message]) -> Iterator[str]:

@@ -92,6 +92,7 @@ class ToolContext:
     """The context of a call: the working memory to edit, the store and recall to read.
 
     Attributes:
+        all_recall: The searches without the limits of egress policies; tools use `recall`.
         quoted: Records the authors of stored texts in the result.
         turn_began: Returns the time of the turn's first message.
         view_began: Returns the time of the oldest message in the agent's view.
@@ -109,7 +110,7 @@ class ToolContext:
     memory: WorkingMemory
     store: Store
     scope: Scope
-    recall: Recall
+    all_recall: Recall
     settings: Settings
     call_tool: CallTool
     quoted: Quoted = field(default_factory=Quoted)
@@ -122,6 +123,11 @@ class ToolContext:
     # Its type, Runtime, is in a package that may not be imported here.
     runtime: Any = None
 
+    @property
+    def recall(self) -> Recall:
+        """Return the searches for results that the turn's model will read."""
+        return self.all_recall.for_reader(self.clearance, self.reader)
+
     def may_read(self, source: str, label: str | None, text: str = "") -> bool:
         """Return whether the turn's model may see a labelled text; note it in both cases.
 
@@ -133,7 +139,11 @@ class ToolContext:
         return self.clearance.may_read(self.reader, source, label, text)
 
     def readable(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages of other conversations as the turn's model may see them."""
+        """Return messages of other conversations as the turn's model may see them.
+
+        Args:
+            messages: Messages that the user may see.
+        """
         return self.clearance.messages(messages, self.reader)
 
     @property
@@ -316,18 +326,30 @@ class Toolbox:
         return iter(self._tools.values())
 
     def unstored(self, name: str) -> ServerTool:
-        """Return the unstored tool of this name."""
+        """Return the unstored tool of this name.
+
+        Args:
+            name: The name of an existing unstored tool; another one raises KeyError.
+        """
         return self._unstored[name]
 
     def traits(self, tool: Tool) -> "ToolTraits":
-        """Return the traits of the tool's calls; without a function, calls do nothing."""
+        """Return the traits of the tool's calls; without a function, calls do nothing.
+
+        Args:
+            tool: A tool of an agent.
+        """
         executor = self.find(tool)
         if isinstance(executor, ServerTool):
             return executor
         return UNKNOWN_CALLS if executor else NO_CALLS
 
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
-        """Return the function or runner of this tool, if there is one."""
+        """Return the function or runner of this tool, if there is one.
+
+        Args:
+            tool: A tool of an agent.
+        """
         if tool.id == UNSTORED:
             return self._unstored.get(tool.name)
         offered = self._tools.get(tool.name)
@@ -336,7 +358,11 @@ class Toolbox:
         return self._runners.get(tool.tool_type)
 
     def runner(self, tool_type: ToolType) -> ToolRunner | None:
-        """Return the runner of stored tools of this type, if a plugin has one."""
+        """Return the runner of stored tools of this type, if a plugin has one.
+
+        Args:
+            tool_type: The type of a stored tool.
+        """
         return self._runners.get(tool_type)
 
     async def close(self) -> None:
@@ -407,7 +433,7 @@ async def _attempt(
     """Run the call; return its result, or its failure as a result."""
     try:
         arguments = _read_arguments(call)
-        if refusal := _refusal_to_send(executor, tool, call, context):
+        if context.clearance.texts and (refusal := _refusal_to_send(executor, tool, call, context)):
             return failed_result(call, refusal, "Forbidden")
         if isinstance(executor, ServerTool):
             return _result(call, await executor.call(context, arguments))
@@ -461,8 +487,6 @@ def _refusal_to_send(
     executor: ServerTool | ToolRunner, tool: Tool, call: ToolCallPart, context: ToolContext
 ) -> str | None:
     """Return the reason not to run a call that repeats a text its destination may not see."""
-    if not context.clearance.texts:
-        return None
     destination = destination_of_call(executor, tool, context)
     if destination is None:
         return None
@@ -553,6 +577,9 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     """Return a pydantic model of the function's parameters, without the context.
 
     Unknown arguments are refused by name.
+
+    Args:
+        function: The function of a tool; its first parameter is the context.
     """
     hints = get_type_hints(function, include_extras=True)
     parameters = dict(list(inspect.signature(function).parameters.items())[1:])

@@ -11,12 +11,12 @@ from ricordo.agents.agent_types import (
     FIRST_THOUGHT,
     FIRST_WORDS,
     FOLDER,
+    TRAITS,
     base_rules,
     chosen_system,
     given_messages,
     initial_messages,
     system_text,
-    traits_of,
 )
 from ricordo.agents.request import (
     NewMessage,
@@ -42,7 +42,7 @@ def beginning(agent_type: AgentType, *tools: str) -> AgentState:
 
 @pytest.mark.parametrize("agent_type", RUN)
 def test_every_type_has_a_prompt_of_ours_and_tools_the_server_has(agent_type: AgentType) -> None:
-    traits = traits_of(agent_type)
+    traits = TRAITS[agent_type]
     assert traits.prompt_key in BUILT_IN
     assert set(traits.base_tools) <= OFFERED
     assert len(set(traits.base_tools)) == len(traits.base_tools)
@@ -52,7 +52,7 @@ def test_every_type_has_a_prompt_of_ours_and_tools_the_server_has(agent_type: Ag
 def test_a_system_prompt_names_only_tools_that_its_agent_type_has(
     agent_type: AgentType,
 ) -> None:
-    traits = traits_of(agent_type)
+    traits = TRAITS[agent_type]
     words = set(re.findall(r"\w+", text(traits.prompt_key)))
     assert (OFFERED - {"memory"}) & words <= set(traits.base_tools)
 
@@ -72,7 +72,7 @@ def test_a_system_prompt_names_only_tools_that_its_agent_type_has(
 def test_each_agent_type_has_its_style_rules_and_packing(
     agent_type: AgentType, style: str, has_base_rules: bool, packs: bool
 ) -> None:
-    traits = traits_of(agent_type)
+    traits = TRAITS[agent_type]
     assert (traits.style, traits.has_base_rules, traits.packs_user_messages) == (
         style,
         has_base_rules,

@@ -30,7 +30,7 @@ async def test_repeated_false_length_refusals_do_not_lock_the_agent_out(
     stage.lines += ["One.", "Two."]
     await stage.say(agent, "First.")
     await stage.say(agent, "Second.")
-    # This happens if max_tokens alone exceeds the window: a shorter prompt is refused too.
+    # If max_tokens alone exceeds the window, a server refuses every prompt, however short.
     stage.lines += [TOO_LONG] * 12
     failed = await stage.say(agent, "Third.")
     assert failed.failure

@@ -1,7 +1,7 @@
 """Conversations of an agent besides the default one.
 
-They have their prompts and models. Forks share messages, and a deletion keeps what a fork still
-needs.
+Each has its own prompt, and may have its own model. Forks share messages, and a deletion keeps the
+messages that a fork still needs.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ async def window_of(stage: Stage, id: str) -> list[Message]:
 
 
 async def texts_of(stage: Stage, thread: Conversation) -> list[str]:
-    """Return the messages of a conversation, from its beginning."""
+    """Return the texts of the user and the assistant in a conversation, oldest first."""
     whole = await stage.store.read(
         lambda tx: conversations.page_of_history(tx, Scope(), thread, EVERYTHING)
     )

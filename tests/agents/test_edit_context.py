@@ -456,7 +456,7 @@ FACT = "My grandmother Rosa taught me to bake chestnut bread every single Octobe
 
 
 async def block_after_a_search(stage: Stage, agent: str) -> str:
-    """Return the block after another turn searched for the fact and stored it word for word."""
+    """Let another turn search for the fact and store it word for word; return the block."""
     await empty_window(stage, agent)
     stage.lines += [
         call("conversation_search", query="grandmother chestnut bread"),

@@ -109,7 +109,7 @@ async def test_an_otid_of_another_message_refuses_the_whole_import(
     await import_into(stage, agent, new[-1:])
     # In another conversation the same text is another message.
     await import_into(stage, agent, new[1:2], await second_conversation(stage, agent))
-    new[-1] = replace(new[-1], created_at="2020-01-01")  # another time makes no other message
+    new[-1] = replace(new[-1], created_at="2020-01-01")  # the time is not compared
     before = await stored_ids(stage.store, agent)
     with pytest.raises(Conflict, match=f"otid-{2 * PORTION - 1} belongs to another message"):
         await import_into(stage, agent, [*new[:-1], replace(new[-1], **other)])

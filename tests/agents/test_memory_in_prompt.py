@@ -1,4 +1,4 @@
-"""When the memory in the prompt is rendered again: before each step, next turn, or lazily."""
+"""The memory in the prompt is rendered again before each step, at the next turn, or lazily."""
 
 import contextlib
 from dataclasses import replace

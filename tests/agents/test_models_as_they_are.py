@@ -113,8 +113,8 @@ async def test_a_model_with_strict_roles_answers_after_consecutive_user_messages
     agent, serving = await server.agent(LocalModel(template="alternation"))
     assert is_answered(await server.say(agent, "One.", "Two."))
     assert "One.\n\nTwo." in serving.bodies[-1]["messages"][-1]["content"]
-    # One case has messages of others in a group. In the other the window begins with an assistant
-    # message, as after an import.
+    # First several people write in a group. Then the window begins with an assistant message, as
+    # after an import.
     new = tuple(
         NewMessage("user", (TextPart(f"{name} speaks."),), name=name)
         for name in ("Ada", "Bob", "Cy")

@@ -314,7 +314,8 @@ def test_the_corpus_has_at_least_200_different_texts() -> None:
     assert len({(poison.way, poison.text) for poison in CORPUS}) == len(CORPUS)
 
 
-# Twelve texts of a family cover each of its templates, and each way of writing to each block.
+# The short form tries the first texts of a family, with different ways of writing to each block.
+# The long form tries all of them.
 @pytest.mark.parametrize(
     "most", [pytest.param(6, id="short"), pytest.param(99, id="long", marks=pytest.mark.soak)]
 )

@@ -348,7 +348,7 @@ async def test_a_users_turn_and_an_edit_of_a_copy_each_cost_one_more_statement(
             with count_statements(stage.store) as counted:
                 await stage.say(agent_id, scope=scope)
             counts.setdefault(user, []).append(len(counted.statements))
-    # An edit is checked against the user's "never remember" rules.
+    # Besides, an edit is checked against the user's "never remember" rules, in one more statement.
     assert counts["ada"] == [counts["nobody"][0] + 1, counts["nobody"][1] + 2]
 
 

@@ -368,11 +368,11 @@ async def test_the_system_prompt_shows_new_archive_tags_but_not_each_new_count(
         await stage.say(agent, text)
     made = [prompt.text for prompt in prompts(stage)]
     assert "archival memory" not in made[0]
-    # Within a turn only the memory section is rendered again: the archive is not empty any more,
-    # but the count of passages stays.
+    # Within a turn a new passage changes nothing. From the next turn on, the prompt says that there
+    # is an archive.
     assert made[1] == made[0]
-    assert made[2] != made[1]  # the prompt says that the archive is not empty any more
-    # Two or three passages would change only the count, which stays within the turn.
+    assert made[2] != made[1]  # the second turn begins, and the archive has a passage
+    # Further passages without new tags change only the count, for which nothing is rendered again.
     assert made[3:6] == [made[2]] * 3
     assert "Available archival memory tags: tea" in made[6]
     assert "3 total memories" in made[6]

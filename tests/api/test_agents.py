@@ -8,7 +8,7 @@ import pytest
 from letta_client import NotFoundError
 from letta_client.types import AgentState
 
-from ricordo.agents.agent_types import traits_of
+from ricordo.agents.agent_types import TRAITS
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
 from ricordo.storage.engine.store import name_of
@@ -140,7 +140,7 @@ def test_a_new_agent_has_all_the_fields_it_was_created_with(
     assert {name: shown["blocks"][0][name] for name in human} == human
     assert shown["memory"]["blocks"] == shown["blocks"]
     assert made.blocks[2].id == block_id
-    base = traits_of("letta_v1_agent").base_tools
+    base = TRAITS["letta_v1_agent"].base_tools
     assert [tool.name for tool in made.tools] == [*base, "forget", "send_message", "memory_rethink"]
 
 
@@ -160,7 +160,7 @@ def test_an_agent_created_without_fields_gets_the_librarian_and_the_base_tools(
     assert made.name.startswith("agent-")
     assert made.system.startswith("<base_instructions>")
     assert [tool.name for tool in made.tools] == [
-        *traits_of("letta_v1_agent").base_tools,
+        *TRAITS["letta_v1_agent"].base_tools,
         "forget",
     ]
     assert (made.blocks, made.tags, made.tool_rules, made.sources) == ([], [], [], [])
@@ -186,7 +186,7 @@ def test_legacy_llm_configs_and_provider_specific_settings_are_accepted(
         {"model": "model", "provider_name": "scripted"},
     ):
         assert http.post("/v1/agents/", json={"llm_config": config}).json()["model"] == MODEL
-    # Settings that only a provider knows are kept among the settings.
+    # Settings that only one provider knows are stored and returned like the others.
     settings = {
         "provider_type": "openai",
         "verbosity": "low",

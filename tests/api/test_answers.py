@@ -1,6 +1,7 @@
 """Responses while they are sent.
 
-Large responses are made in a thread, have a limit each and together, and never delay others.
+Large responses are made in a thread, and never delay others. There is a limit for each of them, and
+one for all together.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ KEY = "an-operator-key-of-some-length"
 
 @pytest.fixture
 def block(api: Api) -> dict[str, Any]:
-    """A block of an agent without users, whose edits wait."""
+    """A block with two waiting edits. Its agent has no users."""
     given = {"label": "plan", "value": "Read.\nRest.", "policy": "propose"}
     agent = ok(api.http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [given]}))
     for edit in (

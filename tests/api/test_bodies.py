@@ -60,7 +60,7 @@ def running_client(running_server: ServerInThread) -> Iterator[StrictLetta]:
 
 
 class _Values(dict[str, str]):
-    """Return a value for any path parameter: an id of its kind that does not exist."""
+    """Values of path parameters; an id is of the right kind, and does not exist."""
 
     def __missing__(self, name: str) -> str:
         kind = name.removesuffix("_id")
@@ -310,7 +310,7 @@ def test_validation_errors_name_the_place_and_never_repeat_the_input(
 ) -> None:
     """The suite tests each body and every fourth of its fields.
 
-    All bodies are read by the same models.
+    The long form tests all fields.
     """
     document = server.app.openapi()
     told = 0

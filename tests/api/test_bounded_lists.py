@@ -13,7 +13,7 @@ from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread, serving
 
 LIST = 1024 * 1024 // 8
-# One item alone exceeds the limit of a list; the others just fit together.
+# Two items exceed the limit of a list, each alone. Of the others, several fit on one page.
 SIZES = [1000, 60_000, 50_000, 30_000, 200_000, 200_000, 10, 70_000, 70_000, 10, 90_000, 5]
 Json = dict[str, Any]
 

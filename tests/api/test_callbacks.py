@@ -96,7 +96,7 @@ async def test_the_receiver_can_verify_the_signature_of_a_callback(
             },
         },
     }
-    # Checked like a receiver, who knows only the key.
+    # The test checks the signature as a receiver does, which knows only the key.
     moment, given = (
         part.partition("=")[2] for part in seen.headers["x-ricordo-signature"].split(",")
     )

@@ -215,7 +215,7 @@ def test_warnings_belong_to_one_request_and_are_sent_with_streams_too(
     assert "project, project_id, template: There is one project" in both.headers[HEADER]
 
 
-# Objects as the server answers them.
+# Objects as the server returns them.
 
 
 def test_a_returned_object_can_be_sent_back_to_update_or_create(
@@ -335,7 +335,7 @@ def _pairs(server: ServerInThread) -> Iterator[tuple[str, type[BaseModel], type[
             yield f"{sorted(route.methods)[0]} {route.path}", request, answer
 
 
-# The request covers only a part of the returned object, or a part of something else.
+# Requests that need not accept the fields of their response, with the reason.
 OTHERS = {
     "BatchRequest": "its requests are answered as counts",
     "FeedbackRequest": "is about a step, of which nothing else can be set",

@@ -89,7 +89,7 @@ def test_a_conversation_is_created_read_updated_and_deleted(
         )
     assert client.conversations.retrieve(made.id).last_message_at == moment
     assert not client.conversations.update(made.id, archived=False).archived
-    # Settings without a model are tagged by the agent's model.
+    # Settings without a model get the provider type of the agent's model.
     own = client.conversations.create(
         agent_id=agent.id, model_settings={"provider_type": "openai", "temperature": 0.5}
     )
@@ -363,8 +363,8 @@ def test_recompile_stores_and_returns_a_new_system_prompt(
     dry = api.client.conversations.recompile(thread.id, dry_run=True)
     assert "Her name is Bea." in dry
     assert "Her name is Ada." in stored()
-    # JSON, as the document says and the retired server answers; the client returns the string
-    # unchanged.
+    # The response is JSON, as the OpenAPI document says and the retired server answers. The client
+    # returns the string unchanged.
     assert json.loads(api.client.conversations.recompile(thread.id)) == stored()
     assert "Her name is Bea." in stored()
     own = api.client.agents.recompile(agent.id, dry_run=True)

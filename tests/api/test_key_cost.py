@@ -142,7 +142,7 @@ def test_after_many_unknown_keys_from_an_address_each_further_one_is_delayed(
     assert len(waits) == 4
     guess(0, "192.0.2.8")
     assert len(waits) == 4
-    for number in range(MOST_FAILURES + 1):  # One client owns a whole network of these addresses.
+    for number in range(MOST_FAILURES + 1):  # One client may own a whole IPv6 network.
         guess(number, f"2001:db8::{number:x}")
     assert len(waits) == 5
 

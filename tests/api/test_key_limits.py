@@ -44,7 +44,7 @@ def test_a_bucket_allows_a_minutes_requests_at_once_and_refills_steadily() -> No
     assert [limits.count(ada, 100.0) for _ in range(5)] == [0, 0, 0, 0, 15]
     assert limits.count(ada, 110.0) == 5
     assert [limits.count(ada, 115.0), limits.count(ada, 115.0)] == [0, 15]
-    # Unused requests of at most one minute are kept.
+    # Unused requests can be saved up for at most one minute.
     assert [limits.count(ada, 1000.0) for _ in range(5)] == [0, 0, 0, 0, 15]
     assert [limits.count(Limits("bob", 1), 0.0) for _ in range(2)] == [0, 60]
     assert [limits.count(Limits("eve", 1_000_000), 0.0) for _ in range(100)] == [0] * 100

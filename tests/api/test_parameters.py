@@ -102,7 +102,7 @@ NO_DIFFERENCE: dict[str, str] = {
 }
 # Parameters of every list; with one item they make no difference.
 OF_LISTS = ("limit", "order", "ascending", "before", "after")
-FEW = 4  # Values for such a list.
+FEW = 4  # the number of values that are tried for such a list
 
 
 def list_in(answer: Any) -> Any:
@@ -225,7 +225,7 @@ def test_an_open_run_is_listed_only_for_its_user_and_the_administrator(world: Wo
 
 @pytest.mark.parametrize("share", short_and_long(3, 1))
 def test_every_query_parameter_changes_a_response(world: World, share: int) -> None:
-    """In the suite the common parameters are tested with a third of the lists."""
+    """The suite tests the parameters that all lists have with only a third of the lists."""
     for path, body in (
         ("/v1/agents/", {"model": MODEL, "tags": ["one"]}),
         ("/v1/blocks/", {"label": "tagged", "value": "", "tags": ["one"]}),

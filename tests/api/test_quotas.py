@@ -22,7 +22,7 @@ QUOTAS = {"max_block_kb": 2, "max_memory_mb": 1, "max_memory_blocks": 4}
 
 @pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server whose memories are small."""
+    """A server with small limits for memory."""
     with serving(tmp_path_factory.mktemp("data"), **QUOTAS) as server:
         yield server
 

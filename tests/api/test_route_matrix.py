@@ -211,7 +211,7 @@ NO_KEY: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After many unknown keys from one address, each new key would wait a second."""
+    """Turn off the delay of a second that follows many unknown keys from one address."""
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
 
 
@@ -664,7 +664,7 @@ def asked_once(shared: list[Cell], kind: str) -> list[Cell]:
     """Return the cells for this caller, so that each cell is called once.
 
     A cell is called by a user, or by the only caller that can have its scopes. Only the long form
-    calls everything as everybody: services get what a user or a developer gets.
+    makes every call as every caller. A service gets the same responses as a user or a developer.
     """
     by_a_user = {
         cell
@@ -836,7 +836,8 @@ def test_the_same_requests_succeed_for_callers_with_the_rights(
 ) -> None:
     """Every route works with these ids and bodies, so they did not cause the refusals above.
 
-    Others got responses for shared data above, and most of Ada's reads are in her view.
+    The short form leaves out routes that other tests of this module called successfully: those for
+    shared data, and most of the routes by which Ada reads.
     """
     seen = {path for path, (status, _) in view.items() if status not in REFUSED}
     answered = {
@@ -891,7 +892,7 @@ def test_defining_a_route_without_a_scope_fails() -> None:
 
 
 def test_defining_a_route_with_a_plain_function_without_a_context_fails() -> None:
-    """Such a function needs the context for its transaction. Its first request once failed."""
+    """Its transaction needs the context, so the first request of such a route once failed."""
     routes = Routes(prefix="/v1/new", scope="agents")
 
     def alone() -> None: ...

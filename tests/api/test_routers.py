@@ -91,7 +91,7 @@ def test_every_route_matches_its_own_path_first(app: Application) -> None:
         path = re.sub(r"\{[^}]*\}", "x", route.path)
         for method in route.methods:
             first = first_match(app, path, method)
-            # Two features may serve one path, so that one of them is enough.
+            # Two features may define the same path, so that either of them can be missing.
             if first is None or first.path != route.path:
                 hidden.append((method, route.path, first.path if first else None))
 

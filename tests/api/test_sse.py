@@ -141,7 +141,7 @@ async def test_a_restarted_message_is_streamed_whole_under_a_new_id() -> None:
         (one.id, "An"),
         (one.id, "ew."),
     ]
-    # The pieces of the second attempt have the same id.
+    # The second attempt repeats the call with the same call id.
     one = message(call := ToolCallPart("call_0", "search", '{"query": "tea"}'))
     restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
     events = await messages_sent(
@@ -180,7 +180,7 @@ async def test_closing_a_silent_stream_closes_its_source() -> None:
         finally:
             left.set()
 
-    for pings in (1, 2):  # At the second one it already waits for the next event.
+    for pings in (1, 2):  # At the second ping the stream already waits for the next event.
         left.clear()
         chunks = event_stream(pings=True, keepalive=0.01)(silent())
         for _ in range(pings):
@@ -190,7 +190,7 @@ async def test_closing_a_silent_stream_closes_its_source() -> None:
 
 
 def deltas_of(one: Message, size: int) -> Iterator[Event]:
-    """Texts and calls of a message in pieces of this size, parallel calls in turn."""
+    """Yield a message in pieces of this size; the pieces of parallel calls alternate."""
     calls: list[list[Event]] = []
     for place, part in enumerate(one.parts):
         if isinstance(part, ToolCallPart):

@@ -1,4 +1,4 @@
-"""Streams that are stored while they are produced, and read from any number on.
+"""Streams that are stored while they are produced, and can be read from any event number on.
 
 All readers get the same bytes, also in other processes and after restarts of the server.
 """

@@ -170,7 +170,7 @@ def test_disconnecting_from_a_stream_does_not_cancel_the_turn(
         lines = answer.iter_lines()
         assert '"ping"' in next(lines)
         gate.wait()
-    time.sleep(0.1)  # the server notices that nobody listens at its next ping
+    time.sleep(0.1)  # at its next ping the server notices that nobody listens
     (run,) = api.client.runs.list(agent_id=agent.id).items
     assert run.status == "running"
     gate.open()
@@ -268,7 +268,7 @@ def read_first_events(
 def read_in_pieces(
     servers: list[ServerInThread], agent_id: str, size: int
 ) -> tuple[str, list[bytes]]:
-    """A background stream that breaks every few events and resumes on the next server."""
+    """Read a background stream; break it every few events, and resume it on the next server."""
     clients = [server.http() for server in servers]
     body = {"input": "Hello.", "background": True, "stream_tokens": True}
     chunks = read_first_events(clients[0], f"/v1/agents/{agent_id}/messages/stream", body, size)

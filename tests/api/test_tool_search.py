@@ -124,7 +124,7 @@ def test_an_agent_with_many_tools_finds_one_calls_it_and_keeps_it(
     assert "create_calendar_event" in second
     assert len(second & TOOLS.keys()) <= 5
     assert third == second
-    # In the next turn it sees the tools that its window shows.
+    # In the next turn the model is offered the tools that occur in its window.
     say(http, agent, "Sure?")
     assert "create_calendar_event" in offered(server)[-1]
     # `find_tools` is not one of the agent's tools.

@@ -41,7 +41,7 @@ __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "se
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "develop" / "compatibility.md"
 OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"
-# These methods are served, but only one response is possible.
+# These methods are served, but their only possible response is an error.
 NOT_THERE = {"environments.retrieve", "environments.send_message"}
 TOOL = (
     'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n '
@@ -193,7 +193,7 @@ class Seeded:
                 tool = make.mcp_servers.tools.list(self.values["mcp_server_id"])[0]
                 return {"tool_id": tool.id}
             case "agents.identities.attach" | "agents.identities.detach":
-                # Only these identities may use an agent with identities, so it is a separate one.
+                # Once an agent has identities, only they may use it. So this is a separate agent.
                 return {
                     "agent_id": make.agents.create(model=MODEL).id,
                     "identity_id": self._identity(),
@@ -344,7 +344,7 @@ def routes_by_version() -> dict[str, set[str]]:
 
 
 def page() -> str:
-    """docs/develop/compatibility.md."""
+    """Return the text of docs/develop/compatibility.md."""
     here, versions = served(), routes_by_version()
     rows = "\n".join(
         f"| {name} | {len(routes & here)} of {len(routes)} |"
@@ -398,25 +398,25 @@ Ricordo answers the REST API of the retired Letta V1 server 0.16.8, so that prog
 |---|---|
 {rows}
 
-All routes are there below `/latest` too. Beside them are Ricordo's own: `/openapi.json` has all.
+All these routes also exist below `/latest`. The server has further routes of its own: `/openapi.json` lists all.
 
 A request for a route that no client knows is answered with 404 and a sentence that names this page.
 `/v1/environments` is served as an empty list: tools run in the sandbox of this server.
 
 ## Parameters of no effect
 
-What a client documents and cannot act here is taken, and the header `X-Ricordo-Warnings` of the answer names it with the reason:
-`project_id: Everything is in one project.` The same holds for an object that is sent back as it was answered: fields that only
-answers have, such as `created_by_id`, change nothing. Parameters and fields that no client knows are refused with 422 and their
-name.
+The server accepts a parameter that a client documents even if it can have no effect here. The header `X-Ricordo-Warnings` of the
+answer then names the parameter and the reason: `project_id: Everything is in one project.` A client may also send an object back
+as it was answered: fields that only answers have, such as `created_by_id`, change nothing. A parameter or field that no client
+knows is refused with 422, and the answer names it.
 
-These are taken in any query:
+These are accepted in any query:
 
 | parameter | why |
 |---|---|
 {ignored}
 
-These are taken in bodies:
+These are accepted in bodies:
 
 | where | field | why |
 |---|---|---|
@@ -424,11 +424,11 @@ These are taken in bodies:
 
 ## Programs of the YouLab tutor
 
-The endpoints of YouLab's first server are served; they are listed below. Of its settings
-these are taken, each with a warning that says its new name: `RALPH_OPENROUTER_API_KEY`, `RALPH_OPENROUTER_MODEL`,
+The endpoints of YouLab's first server are served; they are listed below. These of its settings
+are accepted, each with a warning that says its new name: `RALPH_OPENROUTER_API_KEY`, `RALPH_OPENROUTER_MODEL`,
 `RALPH_OPENWEBUI_URL`, `RALPH_OPENWEBUI_API_KEY`, `RALPH_HONCHO_WORKSPACE_ID`, `RALPH_HONCHO_ENVIRONMENT` and
 `RALPH_HONCHO_API_KEY`. `RALPH_USER_DATA_DIR`, `RALPH_AGENT_WORKSPACE` and those that begin with `RALPH_DOLT_` have no
-effect, and a warning says where the thing is now.
+effect; a warning for each says what replaces it.
 
 {youlab}
 """

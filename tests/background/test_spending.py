@@ -1,6 +1,6 @@
 """Jobs that compute vectors with a provider's model.
 
-Their tokens are in the ledger. They are put off when a budget is nearly used up.
+The ledger has their tokens. The jobs are put off when a budget is nearly used up.
 """
 
 from collections.abc import Sequence

@@ -32,7 +32,7 @@ NOTES = 30
 
 
 class Freezing(Interrupted):
-    """A store whose server pauses before a write, once, until the test resumes it."""
+    """A store that pauses its server once, before a write, until the test resumes it."""
 
     def __init__(self, store: Store, writes: int) -> None:
         super().__init__(store, writes, self._stand)

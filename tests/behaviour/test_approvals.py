@@ -571,7 +571,7 @@ def test_an_approval_request_and_its_decision_can_be_streamed(
     assert told[0] == "ping"
     assert told[-3:] == ["approval_request_message", "stop_reason", "usage_statistics"]
     assert events[-3]["stop_reason"] == "requires_approval"
-    # The waiting call must not be adopted while another call runs.
+    # The waiting call must not be shown as an ordinary tool call.
     assert "tool_call_message" not in told
     whole = next(one for one in events[:-1] if one["message_type"] == "approval_request_message")
     call_id = (

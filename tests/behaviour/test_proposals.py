@@ -269,7 +269,8 @@ def test_a_rejection_is_reported_elsewhere_if_its_conversation_was_deleted(day: 
     assert day.scene.http.delete(f"/v1/conversations/{first}").status_code == 200
     day.tells(other)
     assert [told["reason"] for told in events(day.scene.asked[-1])] == ["No."]
-    # If no conversation is left, the next conversation gets it, and only with this user.
+    # If no conversation is left, the rejection is reported in the next one with this user, and in
+    # no other.
     propose_and_reject(day, other, "Has a fish.", "Nor that.")
     assert day.scene.http.delete(f"/v1/conversations/{other}").status_code == 200
     bob = day.scene.http.post(

@@ -82,7 +82,7 @@ def test_a_wish_to_forget_names_the_stated_sentences() -> None:
         "forget",
         "My doctor says that I have gout.",
     )
-    # The model itself refuses nothing: it cannot answer because the text was removed.
+    # The model refuses no question. It does not know the answer, since the text was removed.
     found = (("conversation_search", "No results found."),)
     wish = "Please forget what my doctor says."
     question = turn("What does my doctor say?", said, wish, results=found)

@@ -1,4 +1,4 @@
-"""The share of input tokens from a model's cache, counted by a recorded server of each kind."""
+"""The share of input tokens that the cache of a model's server gives, for each kind of server."""
 
 import pytest
 

@@ -98,7 +98,7 @@ async def readers_that_take_nothing(server: AttackedServer) -> None:
     for _, writer in lines:
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(HEALTH.replace(b"/v1/health/", f"/v1/blocks/{made}".encode()) + b"\r\n")
-    await asyncio.sleep(server.client_timeout * 2 + 1)  # the server looks every second
+    await asyncio.sleep(server.client_timeout * 2 + 1)  # the server checks every second
     for _, writer in lines:
         writer.close()
 

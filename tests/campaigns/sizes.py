@@ -8,8 +8,8 @@ import pytest
 # Pytest's fixture `record_property`, which records a campaign's counts and its seed.
 RecordProperty = Callable[[str, object], None]
 
-# The count for each long campaign with several agents: asking, groups, sleeping agents and voice
-# run 500 on each database.
+# The number of kills in each long campaign with several agents. The four campaigns (asking, groups,
+# sleeping agents and voice) make 500 kills on each database.
 KILLS = 125
 
 

@@ -1,4 +1,4 @@
-"""Syncs of remotes that are killed at random points: afterwards both sides always agree."""
+"""Syncs with remotes are killed at random points; afterwards both sides always agree."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.campaign
 _ROUNDS = 12
 
 
-# In the suite each kind of remote tests one history.
+# In the suite the tests of each kind of remote use one history.
 @pytest.mark.soak
 @pytest.mark.parametrize("seeds", [range(1, 31)], ids=["long"])
 async def test_syncs_that_are_killed_end_with_what_the_memory_has(

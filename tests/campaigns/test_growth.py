@@ -1,8 +1,8 @@
 """The main memory of a server that runs for long stays bounded.
 
-This holds for data of agents, users and conversations that are not in use. Turns are of all kinds:
-blocking and streamed, with edits of memory and searches, of users, and of agents that are deleted
-again.
+Data of agents, users and conversations that are not in use does not stay in it. The test takes
+turns of all kinds: blocking and streamed, with edits of memory and searches, of several users, and
+of agents that are deleted afterwards.
 """
 
 import asyncio

@@ -32,7 +32,7 @@ from tests.seams.server import MODEL, ServerInThread, call, serving
 
 _HOUR = 3600 * SECOND
 _KEPT_HOURS = 3
-_MORE_MB = 40  # Bytes of memory that Python may return late.
+_MORE_MB = 40  # Megabytes of memory that Python may release late.
 _MORE_HANDLES = 8
 # Allowed growth in an hour: versions of deleted agents, jobs and the audit log are kept for long.
 _KEPT_KB = 40

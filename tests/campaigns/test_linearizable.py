@@ -65,7 +65,8 @@ class Client:
         return self.history[-1]
 
     def _new(self) -> str:
-        # All texts have the same length, since a proposal finds its text as a piece of the block.
+        # All texts have the same length. So none contains another, although a proposal looks for
+        # its text anywhere in the block.
         return f"text {next(self._texts):04}"
 
     def _now(self) -> tuple[str, ...]:

@@ -36,8 +36,8 @@ pytestmark = [
 ]
 MOST_MB = 200  # Memory above that of a new server.
 MOST_MS = 50
-# Milliseconds that other requests may wait for these attacks. In the first, one call decodes many
-# bytes. In the second, many requests arrive at once and start before the next request.
+# Milliseconds that other requests may wait during these attacks. In the first, one call decodes
+# many bytes. In the second, many requests arrive at once and start before the next request.
 SLOWER = {large_bodies_at_once: 500, searches_of_one_client: 500}
 
 

@@ -1,7 +1,7 @@
 """`ricordo` as people run it, in an empty folder and without settings of this machine.
 
-`shell` runs commands in this process, and forks servers from one that has imported everything.
-`new_shell` starts new processes, for tests of the start.
+`shell` runs commands in this process, and forks servers from a process that has imported
+everything. `new_shell` starts new processes, for tests of the start.
 """
 
 import asyncio

@@ -141,7 +141,7 @@ async def test_a_database_is_read_without_changes_and_damage_is_reported(
 
 
 async def fail_a_job(store: Store) -> None:
-    """One job that failed and one that waits for years."""
+    """Store one job that failed and one that waits for years, and close the store."""
 
     def work(tx: Transaction) -> None:
         jobs.add(tx, Job("embed", LOCAL_ORGANIZATION, most_attempts=1))

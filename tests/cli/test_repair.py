@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ricordo.agents.repair import Repair
 from ricordo.cli.doctor import (
     LOST,
     DoctorFinding,
@@ -16,9 +17,10 @@ from ricordo.cli.doctor import (
 )
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
+from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
 from ricordo.search.index import insert_messages
-from ricordo.storage import conversations, messages, runs
+from ricordo.storage import conversations, deletion, messages, runs
 from ricordo.storage.engine.sqlite import lock_file, open_sqlite
 from ricordo.storage.engine.store import Store, Transaction
 from tests.cli.conftest import Shell
@@ -156,3 +158,31 @@ async def test_an_agent_without_its_default_conversation_is_reported(store: Stor
     )
     _, found = await store.read(lambda tx: examine_all(tx, is_alone=True))
     assert [one.faults for one in found] == [(LOST,)]
+
+
+async def test_an_agent_that_waits_for_its_purge_is_no_damage(store: Store) -> None:
+    state = await agent_after_two_turns(store)
+
+    def delete_agent(tx: Transaction) -> None:
+        default = state.conversation
+        Broken(tx, state.agent, default, []).write("conversations", "is_default", False, default.id)
+        deletion.hide_agent(tx, Scope(), state.agent.id)
+
+    await store.write(delete_agent)
+    assert await store.read(lambda tx: examine_all(tx, is_alone=True)) == (1, [])
+
+
+async def test_a_repair_goes_on_after_a_server_deleted_what_was_damaged(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = await agent_after_two_turns(store)
+    await damage_window(store, damaged, next(iter(KINDS)))
+    gone = [Repair("agent-gone", (LOST,)), Repair("conv-gone", ("a fault",))]
+
+    def with_gone_ones(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
+        count, found = examine_all(tx, is_alone=is_alone)
+        return count, [*gone, *found]
+
+    monkeypatch.setattr("ricordo.cli.doctor.examine_all", with_gone_ones)
+    count, repairs = await repair_all(store, is_alone=True)
+    assert (count, [one.conversation_id for one in repairs]) == (1, [damaged.conversation.id])

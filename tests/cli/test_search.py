@@ -27,7 +27,7 @@ WORDS_ALONE = {"RICORDO_EMBEDDING": "none"}
 
 
 def fill_and_damage(settings: Settings) -> list[str]:
-    """A database with two agents whose index is lost; returns their ids."""
+    """Make a database with two agents whose index is lost; return their ids."""
 
     async def work() -> list[str]:
         store = open_store(settings)

@@ -90,7 +90,7 @@ def test_a_database_of_another_program_is_refused_and_left_unchanged(shell: Shel
     shell.data.mkdir()
     with closing(sqlite3.connect(shell.data / "ricordo.db")) as other:
         other.execute("CREATE TABLE bookmarks (address TEXT)")
-        # The file has the name of one of Ricordo's files.
+        # This table has the name of one of Ricordo's tables.
         other.execute("CREATE TABLE agents (name TEXT)")
         other.commit()
     before = files(shell.data)

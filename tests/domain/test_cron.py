@@ -30,12 +30,12 @@ def after(expression: str, now: datetime = NOW) -> str:
         ("0 9 * * MON-FRI", "2026-11-24 09:00"),
         ("0 9 * * fri-sun", "2026-11-27 09:00"),
         ("0 9 * * 7", "2026-11-29 09:00"),
-        ("0 0 13 * FRI", "2026-11-27 00:00"),  # either
-        ("0 0 */2 * FRI", "2026-11-27 00:00"),  # both conditions hold: a Friday with an odd day
+        ("0 0 13 * FRI", "2026-11-27 00:00"),  # either field is enough: a Friday
+        ("0 0 */2 * FRI", "2026-11-27 00:00"),  # both have to match: a Friday, an odd day
         (
             "0 0 1-7 * */6",
             "2026-12-05 00:00",
-        ),  # both day fields, since `*/6` (Sunday, Saturday) begins with a star
+        ),  # both fields have to match, since `*/6` (Sunday, Saturday) begins with a star
         ("0 0 * * 5#2", "2026-12-11 00:00"),  # the second Friday
         ("0 0 L * *", "2026-11-30 00:00"),  # the last of the month
         ("0 0 31 * *", "2026-12-31 00:00"),
@@ -209,7 +209,7 @@ def has(expression: str, time: datetime) -> bool:
 def every_minute(expression: str, zone: ZoneInfo, start: datetime, hours: int) -> list[datetime]:
     """Compute the times by checking each minute.
 
-    If hours are named, these are the minutes of the day, otherwise of real time.
+    If the expression names hours, these are minutes of local time; otherwise, of real time.
     """
     if expression.split()[1] == "*":
         real = (start + MINUTE * number for number in range(1, hours * 60))

@@ -178,7 +178,7 @@ NOTES = [
 ]
 
 
-# Secrets that are removed only from texts of machines, by a name or a prefix alone.
+# Secrets that are recognized only in strict mode, where a name or a prefix alone is enough.
 STRICT = [
     ("Authorization: Bearer abcdefgh12345", "abcdefgh12345"),
     ("401 for sk-proj_abcdefghijk", "sk-proj_abcdefghijk"),

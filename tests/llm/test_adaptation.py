@@ -156,8 +156,8 @@ async def test_messages_are_sent_in_the_roles_that_a_template_accepts(
     bodies, statuses = itertools.cycle(BODIES), itertools.cycle((400, 422, 500))
     for place, words in enumerate(TEMPLATE_WORDS):
         status = next(statuses)
-        # Each template is tested with its own error text and with some of the other error texts.
-        # Each template gets different ones.
+        # Each template is tested with its own error text and with some of the other error texts,
+        # which differ from one template to the next.
         if place and place % share != ROLES.index(template) % share:
             continue
         model, serving = room.open(
@@ -448,7 +448,7 @@ async def test_a_passing_failure_teaches_nothing_however_often_it_comes(
 
 
 def _first(times: int) -> Callable[[LocalModel, dict[str, Any]], bool]:
-    """Return a rule that refuses the first requests, this number of them."""
+    """Return a rule that refuses this number of requests, and accepts all later ones."""
     left = [True] * times
     return lambda _model, _body: bool(left and left.pop())
 
@@ -482,7 +482,7 @@ async def test_lessons_survive_restarts_and_expire_after_some_days(
     assert again.learned.dialect == model.learned.dialect
     room.time += LESSON_SECONDS + 1
     assert not again.learned.dialect.lines()
-    # After an hour the guess is tried again, and other lessons from that time are learned again.
+    # A guess is valid for an hour, and with it all other lessons about the model.
     model, serving = room.open(LocalModel(template="mistral", template_words="E1042"))
     for _ in range(2):
         await requests_of(model, serving, request)

@@ -183,8 +183,8 @@ class Both:
         expected = made if now is None else merge_changes(one.base or "", now, one.text)
         done = approval.approve(self.tx, Scope(), one.id, ADA)
         if expected is None and one.base is not None and isinstance(done, Approved):
-            # The change is merged through the versions since then. With so few different lines that
-            # may succeed.
+            # The change is merged through the versions since then. The merge may succeed, since the
+            # texts consist of few different lines.
             expected = done.block.value
         if expected is None:
             assert isinstance(done, Conflicted)

@@ -1,4 +1,4 @@
-"""Operations of owners that are killed at any statement.
+"""An owner's operations, killed at any statement.
 
 Memory is then unchanged, and the next attempt succeeds.
 """

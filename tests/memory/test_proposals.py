@@ -324,7 +324,8 @@ async def test_at_most_a_thousand_proposals_of_all_agents_wait_for_an_owner(
     for refused in (lambda tx: another(tx, "label-9"), lambda tx: another(tx, "label-1", COACH)):
         with pytest.raises(Conflict, match="8 changes of this memory wait for its owner already"):
             await store.write(refused)
-    # Proposals that replace another, that already wait, or that the owner already wrote.
+    # These are accepted: a proposal that already waits, one that replaces another, and one by the
+    # owner.
     assert (await drafted(store, f"{TEXT}1\n", made[1].author)).id == made[1].id
     await drafted(store, f"{TEXT}1\n2\n", made[1].author)
     await drafted(store, f"{TEXT}Mine\n", ADA)

@@ -221,7 +221,7 @@ async def test_a_search_in_a_fork_finds_shared_messages_and_none_sent_elsewhere_
         await store.read(lambda tx: conversations.shared_by(tx, fork))
         await library.recall.messages("tea", wanted, 10)
     assert len(counted.statements) <= 5
-    # Without the shared messages it has only its own.
+    # A search without the shared messages finds only the fork's own.
     assert texts(await library.recall.messages("tea", MessageFilter((agent.id,), fork.id), 10)) == {
         "Tea of the fork."
     }

@@ -1,8 +1,8 @@
 """Programs that try to escape from the sandbox or to harm the machine.
 
 A program that succeeds prints ESCAPED. `python -m tests.sandbox.escapes BACKEND FOLDER` runs them
-all as this user, and prints as JSON how each ended. With `neighbours` after it, it runs two calls
-in parallel instead.
+all as this user, and prints as JSON how each ended. With the further argument `neighbours` it runs
+two calls in parallel instead.
 """
 
 import asyncio
@@ -227,7 +227,7 @@ for name, program in json.load(sys.stdin).items():
 
 
 async def run_together(sandbox: Any, programs: dict[str, str], limits: Any) -> dict[str, Any]:
-    """Try programs in forks of one that is in the sandbox, and return how each ended."""
+    """Try each program in a fork of one sandboxed process; return how each ended."""
     result = await sandbox.run_python(TOGETHER, json.dumps(programs).encode(), limits=limits)
     lines = [json.loads(line) for line in result.stdout.decode().splitlines()]
     assert len(lines) == len(programs), (result.reason, result.stderr[-2000:])

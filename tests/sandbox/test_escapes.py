@@ -1,6 +1,6 @@
 """Attempts to escape from the sandbox.
 
-None succeeds, with each backend, as root and as an ordinary user.
+None succeeds, with any backend, as root or as an ordinary user.
 """
 
 import json

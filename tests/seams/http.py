@@ -44,7 +44,7 @@ def refused(answer: httpx2.Response, status: int) -> str:
 
 
 def require_fits(model: Any, answer: Any) -> None:
-    """Raise if a field is missing, unnamed or of another type after JSON."""
+    """Raise if the JSON lacks a field, has an unknown one, or one of another type."""
     TypeAdapter(model).validate_json(orjson.dumps(answer), strict=True)
 
 

@@ -363,7 +363,7 @@ class World(People):
         }
 
     def _talk(self) -> None:
-        """Run a turn about Ada in the background that stores a passage; return its traces."""
+        """Let Ada talk with the shared agent, which stores a passage; note all new ids."""
         agent = self.shared["agent_id"]
         made = self.ask(
             self.ada,
@@ -433,7 +433,7 @@ class World(People):
         return {"token": token["token"]}
 
     def _upload(self) -> None:
-        """Give the agent a folder of hers, and open its file."""
+        """Give the agent a folder of Ada's with an open file, and make her other files."""
         agent, made = self.shared["agent_id"], self.new_folder(CANARY, self.ada)
         self.ask(self.ada, "PATCH", f"/v1/agents/{agent}/folders/attach/{made['folder_id']}")
         self.ask(self.ada, "PATCH", f"/v1/agents/{agent}/files/{made['file_id']}/open")
@@ -527,7 +527,7 @@ class World(People):
         return {"skill_name": name}
 
     def new_skill_proposal(self, path: str, values: Mapping[str, str]) -> dict[str, str]:
-        """Make a skill with a proposal; `owner` is a part of the path of its routes."""
+        """Make a skill with a proposal, for the kind of owner that the route's path names."""
         kind: Any = "organization"
         id = ""
         if "{user_id}" in path:

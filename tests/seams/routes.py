@@ -280,7 +280,7 @@ QUERIES: dict[str, Mapping[str, str]] = {
 
 
 def fill(given: Any, values: Mapping[str, str]) -> Any:
-    """Replace each `{name}` in the texts of a text, list or object by its value."""
+    """Replace each `{name}` by its value, in a text or in all texts of a list or object."""
     if isinstance(given, str):
         return re.sub(r"\{(\w+)(?::\w+)?\}", lambda match: values[match[1]], given)
     if isinstance(given, list):

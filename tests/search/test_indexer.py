@@ -110,7 +110,7 @@ async def test_a_busy_server_flushes_later_and_an_idle_one_soon_again(
         job for job in await library.waiting(FLUSH) if job.payload["owner_id"] == newcomer.id
     ]
     assert late.not_before - clock.now() > FLUSH_DELAY - SECOND
-    # Later the server has nothing to do.
+    # Some seconds later the server counts as idle again.
     clock.advance(20.1)
     await make.stored_messages(library.store, make.message(newcomer, "two"))
     (late,) = [
@@ -205,7 +205,7 @@ def refuse(library: Library, is_refused: Callable[[str], bool]) -> list[Sequence
 async def test_after_a_failed_embedding_every_document_gets_its_vector_later(
     library: Library,
 ) -> None:
-    # The model's provider has withdrawn it, or changed the length of its vectors.
+    # First the model's provider cannot be reached, and then it has withdrawn the model.
     archive = await library.flushed(*(f"note {n}" for n in range(40)))
     library.embedder.fails(ModelError("llm_error", "It is away."))
     with pytest.raises(ModelError):

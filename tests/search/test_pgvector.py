@@ -117,7 +117,7 @@ async def test_a_partition_that_has_grown_and_is_quiet_gets_an_index(
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
     assert (await documents(index))[0] == 1  # the records were written a moment ago
-    # A new index is in the state after a restart, and nothing is written to it.
+    # This new object is like an index after a restart: nothing was written through it.
     other = PgVectorIndex(store, QUICK)
     assert (await documents(other))[0] == 1
     await until(lambda: list(indexes().values()) == [True])

@@ -46,7 +46,7 @@ Found = list[tuple[str, float]]
 
 
 class Shelf(Library):
-    """An agent with messages, and an archive, some of whose passages came together.
+    """An agent with messages, and an archive, some of whose passages were added together.
 
     All are flushed and embedded, and the write buffer holds some texts.
     """

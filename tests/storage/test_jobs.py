@@ -106,7 +106,7 @@ async def test_only_the_current_holder_of_a_job_can_report_its_end(
     (freed,) = await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND))
     assert freed.id == mine.id
     (again,) = await claim(store)
-    # The same worker holds it in another attempt, so its knowledge of the first attempt does not
+    # The same worker holds the job in a second attempt, so reports of the first attempt do not
     # count.
     for end in (
         lambda tx: jobs.finish(tx, mine),

@@ -1,6 +1,6 @@
-"""A migration normalizes the names of an older database, and a job its blocks.
+"""A migration normalizes the names in an older database, and a job normalizes its blocks.
 
-The changes of blocks are versions.
+Each change of a block is a version.
 """
 
 import unicodedata
@@ -124,7 +124,7 @@ async def test_blocks_are_normalized_by_one_version_each_and_keep_their_history(
         *("system", ODD),
         "Bring the text into its normal form",
     )
-    # From now on an edit of one line is one line of difference, and each version keeps its text.
+    # From now on an edit of one line shows as one changed line, and each version keeps its text.
     texts = await store.read(
         lambda tx: [
             versions.read_text(tx, odd_label.chain_id, one.blob) for one in after if one.blob

@@ -193,7 +193,7 @@ EARLY_TABLES = (
 
 
 def require_too_old(path: Path) -> None:
-    """Require that a start and a read-only look refuse it with a clear error, unchanged."""
+    """Require that a start and a check refuse this file clearly, and leave it unchanged."""
     with closing(sqlite3.connect(path)) as connection:
         before = list(connection.iterdump())
     with pytest.raises(

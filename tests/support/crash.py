@@ -246,7 +246,7 @@ class _Campaign:
             await asyncio.sleep(max(0.2, self.size.every / 4))
 
     async def _freeze(self) -> None:
-        """Freeze a server in a turn until another closed it and answered, then continue it."""
+        """Freeze a server in a turn until another server closed the turn and answered."""
         one, next_one = Said(self.agents[0], _FROZEN), self._new(self.agents[0], "next")
         self.said.append(one)
         first = asyncio.create_task(self._send(self.http[0], one, self._body(one, "")))

@@ -322,7 +322,7 @@ def _postings(tables: Tables, owner: str, partition: int, documents: int) -> Ite
 
 
 async def _searches(tables: Tables, said: list[Said], folder: Path) -> list[str]:
-    """Check that the product's search finds every message by its token, among its agent's.
+    """Check that the product's search finds every message of an agent by its token.
 
     The servers have ended.
     """

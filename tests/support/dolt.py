@@ -1,6 +1,6 @@
 """A Dolt database for tests, and people who commit to it.
 
-The server is the one that RICORDO_TEST_DOLT_URL names, or doltlite in a child process. On such a
+The server is the one that RICORDO_TEST_DOLT_URL names, or doltlite in a child process. On a named
 server each test gets a separate database, which is dropped afterwards.
 """
 

@@ -213,7 +213,7 @@ class _Campaign:
     ) -> tuple[int, bool]:
         """Kill, cancel, fail or disconnect the turn at one suspension, or take it over.
 
-        Returns the kind, and whether the turn reached the suspension.
+        Returns the number of the suspension, and whether the turn reached it.
         """
         usual = self.usual.get(plan, 30)
         at = self.luck.randint(1, max(2, usual))

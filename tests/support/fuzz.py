@@ -352,7 +352,7 @@ def as_text(value: Any) -> str:
 
 
 def fuzz(folder: Path, requests: int, number: int, database: str = "sqlite") -> FuzzReport:
-    """Send requests to the database's servers, the same for each campaign number."""
+    """Send requests to servers on this database; equal numbers give equal requests."""
     report = FuzzReport()
     for place in range(0, requests, ONE_WORLD):
         with world_on(folder / str(place), database) as world:

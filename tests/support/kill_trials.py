@@ -75,7 +75,7 @@ class Child:
         return answer
 
     def end(self) -> int:
-        """Let the process end, and return its exit code: minus the signal that killed it."""
+        """Let the process end; return its exit code, which is negative after a signal."""
         self._orders.close()
         self._answers.close()
         _, status = os.waitpid(self._pid, 0)

@@ -154,8 +154,8 @@ class LettaDatabase:
 def fill(url: str, *, messages: int = 6, passages: int = 3) -> LettaDatabase:
     """Make the tables with two agents.
 
-    Ada has this number of messages and passages, and something of everything. Bo shares a block
-    with her.
+    Ada has this number of messages and passages, and one of everything else. Bo shares a block with
+    her.
     """
     letta = LettaDatabase(url)
     letta.put("organizations", id=ORGANIZATION, name="default_org")

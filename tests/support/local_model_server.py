@@ -699,7 +699,7 @@ FAMILIES: dict[str, Callable[[Luck, LocalModel], LocalModel]] = {
     "unreadable": _unreadable,
     "silence": _silence,
 }
-"""The families of faults: each gives a model one more.
+"""The families of faults. Each function adds a fault of its family to a model.
 
 Add a family here, and the campaign draws from it.
 """

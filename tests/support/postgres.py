@@ -100,7 +100,7 @@ class Server:
         self._wait()
 
     def crash_and_restart(self) -> None:
-        """End all of its processes without a checkpoint, and start it, so that it recovers."""
+        """End all processes of the server without a checkpoint, and let it start and recover."""
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(60)
         self._start()
@@ -122,13 +122,13 @@ class Server:
         return self.url(name)
 
     def shared_database(self) -> str:
-        """The database that tests share, made at its first use; `empty` it after each."""
+        """Return the database that tests share; each test calls `empty` at its end."""
         if self._shared is None:
             self._shared = self.new_database()
         return self._shared
 
     def shared_engine(self) -> Engine:
-        """The engine of the shared test database; connections stay between tests."""
+        """Return the engine of the shared test database; connections stay open between tests."""
         if self._engine is None:
             self._engine = _with_kept_connections(postgres.make_engine(self.shared_database()))
         return self._engine

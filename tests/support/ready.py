@@ -142,7 +142,7 @@ class Command:
         self.pid = int.from_bytes(self._line.recv(4), "big")
 
     def wait(self) -> int:
-        """The exit code; minus the signal that ended it."""
+        """Return the exit code, which is negative if a signal ended the process."""
         with self._line:
             answer = self._line.recv(4)
         if len(answer) < 4:

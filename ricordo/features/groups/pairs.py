@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ricordo.agents.agent_types import chosen_system, traits_of
+from ricordo.agents.agent_types import TRAITS, chosen_system
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, insert_agent
 from ricordo.agents.turn_context import (
     TurnContext,
@@ -212,7 +212,7 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
         runtime,
         agent,
         pair.agent_type,
-        traits_of(pair.agent_type).prompt_key,
+        TRAITS[pair.agent_type].prompt_key,
         name=f"{agent.name}-sleeptime",
         metadata={"course": agent.course} if agent.course else {},
         settings={SLEEPS_FOR: agent.id, **pair.settings},

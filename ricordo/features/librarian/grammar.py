@@ -77,7 +77,12 @@ def _compiled(name: str) -> re.Pattern[str]:
 
 
 def found_in(name: str, text: str) -> re.Match[str] | None:
-    """Search the start of the text for the pattern of this name."""
+    """Search the start of the text for the pattern of this name.
+
+    Args:
+        name: The name of a pattern of the grammar.
+        text: Any text, of which the first `READ_LENGTH` characters are searched.
+    """
     return _compiled(name).search(text, 0, READ_LENGTH)
 
 
@@ -122,6 +127,9 @@ def read(text: str) -> tuple[Intent, ...]:
     """Return the intents of the text, in order.
 
     A long text or a list is one note. A question that follows it is read too.
+
+    Args:
+        text: All that the person wrote in this turn.
     """
     text = text.strip()
     # Memory redacts longer texts, and a quote of such a text is redacted when it is made.
@@ -235,7 +243,12 @@ def is_wished(wish: Intent, text: str) -> bool:
 
 
 def is_about(text: str, phrase: str) -> bool:
-    """Return True if a phrase is about the subject of a wish or question."""
+    """Return True if a phrase is about the subject of a wish or question.
+
+    Args:
+        text: The wish or question.
+        phrase: A statement of memory.
+    """
     subject = topic(text) - _GENERIC
     is_same_fact = bool((facts_asked(text) | facts_told(text)) & facts_told(phrase))
     return is_same_fact or (bool(subject) and shared(subject, phrase) * 2 > len(subject))
@@ -309,7 +322,11 @@ def _complete(fragment: Intent, start: str, end: str, filed: str) -> Intent:
 
 
 def frame(text: str) -> str:
-    """Return the beginning of the statement up to its value, or ""."""
+    """Return the beginning of the statement up to its value, or "".
+
+    Args:
+        text: One statement. A long one has no frame.
+    """
     if len(text) <= NOTE_LENGTH:
         match = found_in("frame", text)
     else:
@@ -321,6 +338,10 @@ def is_denied(statement: str, other: str) -> bool:
     """Return True if one statement denies the other.
 
     For example "I don't like tea any more." denies "I like tea.".
+
+    Args:
+        statement: The statement whose terms the other one must have, such as "I like tea.".
+        other: The other statement.
     """
     is_same = bool(topic(statement)) and words_in(statement) <= words_in(other)
     return is_same and bool(found_in("negated", statement)) != bool(found_in("negated", other))
@@ -423,7 +444,12 @@ def _is_search_word(bare: str) -> bool:
 
 
 def sentences(text: str, end: str = "sentence_end") -> list[str]:
-    """Split the start of the text at the pattern `end`."""
+    """Split the start of the text at the pattern `end`.
+
+    Args:
+        text: A text, of which the first `READ_LENGTH` characters are split.
+        end: The name of the pattern of an end.
+    """
     text = text[:READ_LENGTH]
     parts = []
     start = 0
@@ -436,7 +462,11 @@ def sentences(text: str, end: str = "sentence_end") -> list[str]:
 
 
 def statements(text: str) -> list[str]:
-    """Split the text into statements, each of which can be corrected and forgotten separately."""
+    """Split the text into statements, each of which can be corrected and forgotten separately.
+
+    Args:
+        text: A text, of which the first `READ_LENGTH` characters are split.
+    """
     return [part for sentence in sentences(text, "statement_end") for part in _clauses(sentence)]
 
 
@@ -450,14 +480,29 @@ def _clauses(sentence: str) -> list[str]:
 
 
 def is_personal(text: str) -> bool:
+    """Return True if the text is in the first person, or tells a known kind of fact.
+
+    Args:
+        text: One statement.
+    """
     return bool(found_in("first_person", text) or facts_told(text))
 
 
 def facts_told(text: str) -> set[str]:
+    """Return the kinds of facts that the text tells, such as a name or an address.
+
+    Args:
+        text: One statement.
+    """
     return _facts(text, "tells")
 
 
 def facts_asked(text: str) -> set[str]:
+    """Return the kinds of facts for which the text asks.
+
+    Args:
+        text: One question or wish.
+    """
     return _facts(_in_first_person(text), "asks")
 
 
@@ -484,12 +529,21 @@ def _facts(text: str, mode: str) -> set[str]:
 
 
 def is_single(kind: str) -> bool:
-    """Return True if a person has one fact of this kind at a time."""
+    """Return True if a person has one fact of this kind at a time.
+
+    Args:
+        kind: A kind of fact, as `facts_told` returns it.
+    """
     return kind in _SINGLE or kind.startswith("favourite ")
 
 
 @lru_cache(4096)
 def words_in(text: str) -> frozenset[str]:
+    """Return the terms in the first `READ_LENGTH` characters of the text.
+
+    Args:
+        text: Any text.
+    """
     return frozenset(terms(text[:READ_LENGTH]))
 
 
@@ -501,12 +555,21 @@ _GENERIC = words_in(" ".join(GENERIC)).union(
 
 @lru_cache(512)
 def topic(text: str) -> frozenset[str]:
-    """Return the terms of a question or wish, without words that only serve to ask."""
+    """Return the terms of a question or wish, without words that only serve to ask.
+
+    Args:
+        text: The question or wish.
+    """
     return frozenset(query_terms(text[:READ_LENGTH])) - words_in(_ASKING)
 
 
 def shared(terms: frozenset[str], text: str) -> int:
-    """Return the number of terms that the text contains, in any inflection."""
+    """Return the number of terms that the text contains, in any inflection.
+
+    Args:
+        terms: The terms of a subject, as `topic` returns them.
+        text: Any text, of which the first `READ_LENGTH` characters are read.
+    """
     text_terms = words_in(text)
     return sum(
         1

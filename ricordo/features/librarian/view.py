@@ -173,7 +173,11 @@ class LibrarianView:
 
 
 def view_of(request: ModelRequest) -> LibrarianView:
-    """Return the librarian's view of a request."""
+    """Return the librarian's view of a request.
+
+    Args:
+        request: The request as any model gets it.
+    """
     messages = request.messages
     system = next((message.text for message in messages if message.role == "system"), "")
     spoken = _spoken_texts(messages)
@@ -264,6 +268,9 @@ def is_transcript(message: Message) -> bool:
     """Return True if the message is a transcript of another agent's conversation.
 
     An agent that works on another agent's memory gets such a message.
+
+    Args:
+        message: A message of the request.
     """
     return any(isinstance(part, EventPart) and part.event == "transcript" for part in message.parts)
 
@@ -272,6 +279,9 @@ def stored_words(text: str) -> str:
     """Return the words of a message or passage.
 
     JSON from programs and notes about a source are left out.
+
+    Args:
+        text: The text of a search result.
     """
     content = read_json(text)
     if isinstance(content, dict) and content.get("type") == "user_message":
@@ -312,6 +322,11 @@ def _shown_blocks(section: str) -> Iterator[ShownBlock]:
 
 
 def newer_name(tool: str) -> str:
+    """Return the present name of a tool that had another name; other names are returned unchanged.
+
+    Args:
+        tool: The name of a tool.
+    """
     return _NEWER.get(tool, tool)
 
 
@@ -380,7 +395,11 @@ def _answers_in(message: Message) -> Iterator[str]:
 
 
 def rows_of(outcome: LibrarianCall) -> list[dict[str, Any]]:
-    """Return the results of a search that are users' words or passages."""
+    """Return the results of a search that are users' words or passages.
+
+    Args:
+        outcome: A call of a search tool with its result.
+    """
     listed = outcome.message
     if isinstance(listed, dict):
         listed = listed.get("results")

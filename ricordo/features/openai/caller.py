@@ -83,7 +83,15 @@ def _user_of(headers: Mapping[str, str]) -> OpenWebUIUser | None:
 
 
 def verified_user(token: str, secret: str) -> OpenWebUIUser:
-    """Return the user that a token (JWT, HS256) of Open WebUI names. Raises Forbidden."""
+    """Return the user that a token of Open WebUI names.
+
+    Args:
+        token: A JWT, signed with HS256.
+        secret: The secret that Open WebUI and this server share.
+
+    Raises:
+        Forbidden: The token is not valid, has expired, or names no user.
+    """
     try:
         claims = read_token(token, [secret.encode()], algorithms=("HS256",), issuer=_ISSUER)
     except Invalid as error:

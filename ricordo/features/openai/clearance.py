@@ -20,7 +20,13 @@ MOST = 500
 
 
 def chat_clearance(tx: Transaction, context: RequestContext, state: AgentState) -> Clearance:
-    """Return a clearance that knows the labelled texts of the agent and of its recent messages."""
+    """Return a clearance that knows the labelled texts of the agent and of its recent messages.
+
+    Args:
+        tx: The transaction.
+        context: The context of the request.
+        state: The agent in the conversation.
+    """
     runtime = context.runtime
     clearance = runtime.new_clearance()
     # The destination makes no difference, since only the labelled texts are used.

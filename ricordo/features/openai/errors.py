@@ -68,7 +68,11 @@ class OpenAIRoutes(Routes):
 
 
 def refusal_for(error: RicordoError | RequestValidationError) -> Response:
-    """Return the response for this error."""
+    """Return the response for this error.
+
+    Args:
+        error: An error of Ricordo, or of the check of the body.
+    """
     if isinstance(error, RequestValidationError):
         fault = error.errors()[0]
         field_path = ".".join(map(str, fault["loc"][1:])) or None
@@ -85,12 +89,20 @@ def refusal_for(error: RicordoError | RequestValidationError) -> Response:
 
 
 def failure(failed: Failed) -> Response:
-    """Return the response for a turn that failed."""
+    """Return the response for a turn that failed.
+
+    Args:
+        failed: The turn's last event.
+    """
     return _refusal(_FAILURES.get(failed.kind, 500), failed.message, kind=failed.kind)
 
 
 def failure_json(failed: Failed) -> Json:
-    """Return the error object for a turn that failed."""
+    """Return the error object for a turn that failed.
+
+    Args:
+        failed: The turn's last event.
+    """
     return openai_error(failed.message, failed.kind)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Index, UniqueConstraint, delete, select
 
-from ricordo.agents.agent_types import traits_of
+from ricordo.agents.agent_types import TRAITS
 from ricordo.domain.agent import AgentType
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
@@ -55,7 +55,7 @@ class NamedAgent:
 
     @property
     def speaks_aloud(self) -> bool:
-        return traits_of(self.agent_type).speaks_aloud
+        return TRAITS[self.agent_type].speaks_aloud
 
 
 class UnknownModel(NotFound):
@@ -95,7 +95,11 @@ def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, Answer
 
 
 def chat_summary(name: str) -> str:
-    """Return the name of the conversation that keeps a client's chat."""
+    """Return the name of the conversation that keeps a client's chat.
+
+    Args:
+        name: The client's id of the chat.
+    """
     return f"chat_{name}"
 
 

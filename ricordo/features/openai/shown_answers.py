@@ -47,7 +47,12 @@ def shown_before(chat: Sequence[ChatMessage], index: int) -> tuple[int, str]:
 
 
 def answers_of(tx: Transaction, run_ids: Sequence[str]) -> Mapping[str, str]:
-    """Return the stored answers of these runs by id; for a run without an answer, ""."""
+    """Return the stored answers of these runs by id; for a run without an answer, "".
+
+    Args:
+        tx: The transaction.
+        run_ids: The runs. The caller's access to them is checked before.
+    """
     answers = dict.fromkeys(run_ids, "")
     texts: dict[str, list[str]] = {}
     for message in messages.of_runs(tx, list(answers)) if answers else ():

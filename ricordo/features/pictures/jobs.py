@@ -73,6 +73,9 @@ def reader(runtime: Runtime) -> str:
     """Return "tesseract" or "model"; "" if pictures are not read.
 
     tesseract needs a working sandbox.
+
+    Args:
+        runtime: The runtime with its sandbox.
     """
     mode = PictureSettings.current().picture_text
     if mode in ("auto", "tesseract"):
@@ -82,7 +85,12 @@ def reader(runtime: Runtime) -> str:
 
 
 def add_job(tx: Transaction, message: Message) -> None:
-    """Add the job that reads the message's pictures."""
+    """Add the job that reads the message's pictures.
+
+    Args:
+        tx: The transaction.
+        message: A stored message with pictures.
+    """
     new_job = Job(
         READ,
         message.organization_id,

@@ -18,6 +18,10 @@ def with_skills(tx: Transaction, states: Sequence[AgentState]) -> Sequence[Agent
     """Return the states, with the skills of those agents that have the tool `open_skill`.
 
     One SQL query reads the skills of an agent.
+
+    Args:
+        tx: The transaction.
+        states: The states; they are not changed.
     """
     return [
         replace(state, skills=skills_of(tx, state))
@@ -31,6 +35,10 @@ def skills_of(tx: Transaction, state: AgentState) -> tuple[PromptSkill, ...]:
     """Return the skills of the agent in its conversation, by name.
 
     A skill whose text does not follow the format is left out.
+
+    Args:
+        tx: The transaction.
+        state: The agent in its conversation.
     """
     listed = [listed_skill(each.block) for each in skill_blocks(tx, state).values()]
     shown = [

@@ -87,17 +87,35 @@ class Skill:
 
 
 def label_of(name: str) -> str:
-    """Return the label of the block of the skill with this name. Raises Invalid."""
+    """Return the label of the block of the skill with this name.
+
+    Args:
+        name: The name as anyone may have sent it.
+
+    Raises:
+        Invalid: The format does not allow the name.
+    """
     return SKILL_LABEL.format(require_name(name))
 
 
 def name_of(label: str) -> str:
-    """Return the name of the skill whose block has this label."""
+    """Return the name of the skill whose block has this label.
+
+    Args:
+        label: The label of a skill; another label is not allowed.
+    """
     return label.split("/")[1]
 
 
 def require_name(name: str) -> str:
-    """Return the name. Raises Invalid if the format does not allow it."""
+    """Return the name if the format allows it.
+
+    Args:
+        name: The name as anyone may have sent it.
+
+    Raises:
+        Invalid: The format does not allow it.
+    """
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise Invalid(
             f'"{name[:80]}" is not a valid name of a skill: use lower case letters, digits and single '
@@ -152,6 +170,9 @@ def parts_of(text: str) -> list[tuple[str, str]]:
     """Return the files in the text of a block, `SKILL.md` first, as pairs of path and text.
 
     Nothing is checked, so a text that violates the format has parts too.
+
+    Args:
+        text: The text of a skill's block.
     """
     lines: list[str] = []
     parts: list[tuple[str, list[str]]] = [(SKILL_FILE, lines)]
@@ -171,7 +192,13 @@ def parts_of(text: str) -> list[tuple[str, str]]:
 def read_front_matter(content: str) -> FrontMatter:
     """Return the front matter of a `SKILL.md`. The text may be cut after the front matter.
 
-    Fields that the format does not define are ignored, but they stay in the text. Raises Invalid.
+    Fields that the format does not define are ignored, but they stay in the text.
+
+    Args:
+        content: The text; it may be cut after the front matter.
+
+    Raises:
+        Invalid: The front matter is missing, or a field violates the format.
     """
     source, _ = _split(content)
     fields = _yaml(source)
@@ -192,7 +219,14 @@ def read_front_matter(content: str) -> FrontMatter:
 
 
 def require_path(path: str) -> str:
-    """Return the path of a file of a skill. Raises Invalid if it is not safe everywhere."""
+    """Return the path of a skill's file if it is safe everywhere.
+
+    Args:
+        path: A relative path with "/" between its parts.
+
+    Raises:
+        Invalid: It is not safe, or too long or too deep.
+    """
     parts = path.split("/")
     is_safe = all(_PART.fullmatch(part) and not part.endswith((".", " ")) for part in parts)
     if not is_safe or len(path) > _LONGEST_PATH or len(parts) > _DEEPEST:

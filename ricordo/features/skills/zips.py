@@ -22,7 +22,11 @@ _ADDED = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini")
 
 
 def to_zip(skill: Skill) -> bytes:
-    """Return the skill as a zip file. Equal skills give equal bytes."""
+    """Return the skill as a zip file. Equal skills give equal bytes.
+
+    Args:
+        skill: The skill with all of its files.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path, text in [(SKILL_FILE, skill.content), *sorted(skill.files.items())]:

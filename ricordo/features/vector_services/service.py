@@ -62,6 +62,9 @@ def conditions(filter_: VectorFilter) -> list[Condition]:
     """Return the filter as conditions (field, operator, value); all of them must hold.
 
     The operators are in, eq, any, gte and lte.
+
+    Args:
+        filter_: The filter. Its empty parts give no condition.
     """
     if filter_.all_tags:
         tags = [[tag] for tag in filter_.tags]
@@ -103,6 +106,11 @@ def by_size(items: Iterable[T], most_items: int, most_bytes: int) -> Iterator[li
 
 
 def floats(vector: Sequence[float]) -> list[float]:
+    """Return the numbers of a vector as Python floats, for JSON.
+
+    Args:
+        vector: The vector, of any numeric type.
+    """
     return [float(value) for value in vector]
 
 
@@ -308,6 +316,11 @@ class ServiceIndex(ABC):
         return Unavailable(f"{self._shown_name} {problem}")
 
     def failed(self, message: str) -> Unavailable:
+        """Return the error for a request that the service refused.
+
+        Args:
+            message: The service's message; it is quoted, cut, after the name of the service.
+        """
         return Unavailable(f"{self._shown_name} failed{self._quote(message)}.")
 
     def unreachable(self) -> Unavailable:

@@ -55,15 +55,31 @@ _KEEP_WORKER = text(
 
 
 def are_used(tx: Transaction) -> bool:
+    """Return True if the workers are woken by procrastinate's jobs, which only PostgreSQL has.
+
+    Args:
+        tx: The transaction.
+    """
     return tx.connection.dialect.name == "postgresql"
 
 
 def are_missing(tx: Transaction) -> bool:
+    """Return True if a due job has no wake-up.
+
+    Args:
+        tx: The transaction.
+    """
     return bool(tx.all(_WITHOUT.bindparams(now=tx.clock.now(), limit=1)))
 
 
 def send_missing(tx: Transaction) -> None:
-    """Send wake-ups for due jobs that have none."""
+    """Send wake-ups for due jobs that have none, at most 500.
+
+    Does nothing while another server does this.
+
+    Args:
+        tx: The transaction.
+    """
     if tx.all(_ALONE)[0].is_alone:
         send(tx, tx.all(_WITHOUT.bindparams(now=tx.clock.now(), limit=_SENT_AT_ONCE)))
 

@@ -251,7 +251,11 @@ def _relevance(relevance: Relevance) -> dict[str, Any]:
 
 
 def time_ago(micros: int) -> str:
-    """Return a duration in its largest unit: `42s ago`, `3h ago`, `2d ago`."""
+    """Return a duration in its largest unit: `42s ago`, `3h ago`, `2d ago`.
+
+    Args:
+        micros: The time since then in microseconds; a negative one counts as 0.
+    """
     seconds = max(0, micros // SECOND)
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:

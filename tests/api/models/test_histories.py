@@ -1,4 +1,4 @@
-"""A faulty message in a chat's history does not refuse all later requests of the chat."""
+"""One faulty message in a chat's history does not make all later requests of the chat fail."""
 
 import random
 from typing import Any

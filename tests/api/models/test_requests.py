@@ -384,7 +384,7 @@ def test_compaction_settings_are_returned_as_they_were_sent() -> None:
 def test_omitted_compaction_settings_keep_their_values() -> None:
     base = CompactionSettings(model="a/b", prompt="Mine.", clip_chars=9)
     assert read() == CompactionSettings()
-    # Clients send back what they read. There null means that nothing was chosen.
+    # Clients send back the settings that they read, in which null means that nothing was chosen.
     nulls = {"mode": None, "prompt_acknowledgement": None, "sliding_window_percentage": None}
     assert read(base, **nulls) == base
     assert CompactionSettingsResponse.of(base)["model_settings"] is None

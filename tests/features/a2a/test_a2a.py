@@ -242,7 +242,7 @@ async def test_a_task_that_another_server_runs_can_be_followed(
     task, _ = await task_after(client, request)
     await asyncio.to_thread(gate.wait)
     follower = await client_of(server, agent, streaming=True)
-    # A task of another server is in the database alone.
+    # A task of another server is only in the database.
     live = server.runtime.live.pop(task.id)
     events = follower.subscribe(SubscribeToTaskRequest(id=task.id))
     first = await anext(events)

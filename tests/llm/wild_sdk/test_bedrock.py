@@ -46,7 +46,7 @@ def _extra() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_loader() -> Iterator[None]:
-    """Let all clients share the megabytes about AWS's services, which each would read."""
+    """Let all clients share the data about AWS's services, megabytes that each would read."""
     session = importlib.import_module("botocore.session")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "create_loader", cache(session.create_loader))

@@ -30,8 +30,8 @@ ONCE = {
 class Sdk:
     """A provider.
 
-    The fields say how its model is made, its answers "I look." and errors, and its names of stop
-    reasons and tool choices.
+    The functions make its model, its answer "I look." and its errors. The other fields are its
+    names of stop reasons and tool choices.
     """
 
     package: str

@@ -318,10 +318,20 @@ async def test_a_proposed_text_is_not_read(store: Store) -> None:
         ("direct", {"is_untrusted": True}, None, True),
         ("guarded", {}, None, True),
         ("guarded", {"is_untrusted": True}, None, False),
-        ("explicit", {"user_texts": ("I am called Grace now.",)}, "I am called Grace now", True),
-        ("explicit", {"user_texts": ("I am called Grace now.",)}, "call her Grace", False),
-        ("explicit", {"user_texts": ("I am called Grace now.",)}, None, False),
-        ("propose", {"user_texts": ("I am called Grace now.",)}, "I am called Grace now", False),
+        (
+            "explicit",
+            {"user_texts": lambda: ("I am called Grace now.",)},
+            "I am called Grace now",
+            True,
+        ),
+        ("explicit", {"user_texts": lambda: ("I am called Grace now.",)}, "call her Grace", False),
+        ("explicit", {"user_texts": lambda: ("I am called Grace now.",)}, None, False),
+        (
+            "propose",
+            {"user_texts": lambda: ("I am called Grace now.",)},
+            "I am called Grace now",
+            False,
+        ),
     ],
 )
 async def test_an_edit_is_applied_or_proposed_by_the_blocks_policy(

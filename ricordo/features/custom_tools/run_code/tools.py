@@ -153,8 +153,8 @@ async def _called(
 
 
 def _value(tool_return: ToolReturnPart) -> Any:
-    if tool_return.is_json and tool_return.status == "success":
-        return orjson.loads(tool_return.content)
+    if tool_return.status == "success":
+        return tool_return.decoded()
     return tool_return.content
 
 

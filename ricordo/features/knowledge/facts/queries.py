@@ -65,6 +65,7 @@ _COUNTS = (
     .group_by(user_facts.c.state)
 )
 _REPLACED_BY = FACTS.select.where(equal(user_facts, "user_id", "replacement_id"))
+_REMOVE = delete(user_facts).where(equal(user_facts, "id"))
 _MARK = select(fact_marks.c.read_to).where(equal(fact_marks, "conversation_id", "user_id"))
 _SET_MARK = Replacing(fact_marks, "read_to")
 _POLICIES = select(fact_policies.c.user_id, fact_policies.c.policy).where(
@@ -152,7 +153,12 @@ def ids_of_user(user_id: str) -> Select[Any]:
 
 
 def counts(tx: Transaction, user_id: str) -> dict[str, int]:
-    """Return the number of the user's facts by state."""
+    """Return the number of the user's facts by state.
+
+    Args:
+        tx: The transaction.
+        user_id: The user. States without facts are missing.
+    """
     return {row.state: row.facts for row in tx.all(_COUNTS, {"user_id": user_id})}
 
 
@@ -180,9 +186,13 @@ def remove(tx: Transaction, fact: UserFact) -> int:
         tx: The transaction.
         fact: The fact, whose user is locked by the caller.
     """
-    older = FACTS.all(tx, _REPLACED_BY, {"user_id": fact.user_id, "replacement_id": fact.id})
-    removed = sum(remove(tx, wording) for wording in older if wording.state == "replaced")
-    return removed + tx.run(delete(user_facts).where(user_facts.c.id == fact.id))
+    wordings = [fact]
+    # The list grows in the loop: each older wording may have replaced others.
+    for wording in wordings:
+        parameters = {"user_id": wording.user_id, "replacement_id": wording.id}
+        older = FACTS.all(tx, _REPLACED_BY, parameters)
+        wordings += [earlier for earlier in older if earlier.state == "replaced"]
+    return sum(tx.run(_REMOVE, {"id": wording.id}) for wording in reversed(wordings))
 
 
 def read_to(tx: Transaction, conversation_id: str, user_id: str) -> int:
@@ -394,12 +404,21 @@ def set_policy(
 
 
 def is_any_on(tx: Transaction) -> bool:
-    """Return whether facts are read for anyone on this server."""
+    """Return whether facts are read for anyone on this server.
+
+    Args:
+        tx: The transaction.
+    """
     return FactSettings.current().facts != "off" or tx.first(_IS_ANY_ON, {}) is not None
 
 
 def users_with_facts(tx: Transaction, organization_id: str) -> list[str]:
-    """Return the ids of the users about whom facts now hold."""
+    """Return the ids of the users about whom facts now hold.
+
+    Args:
+        tx: The transaction.
+        organization_id: The users' organization.
+    """
     statement = (
         select(user_facts.c.user_id)
         .where(user_facts.c.organization_id == organization_id, user_facts.c.state == "current")

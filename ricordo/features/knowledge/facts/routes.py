@@ -200,7 +200,12 @@ def choose_common_policy(tx: Transaction, context: RequestContext, body: FactPol
 
 
 def responses_of(tx: Transaction, facts: Sequence[UserFact]) -> list[Json]:
-    """Return facts as responses; a proposed fact has the sentence that it would replace."""
+    """Return facts as responses; a proposed fact has the sentence that it would replace.
+
+    Args:
+        tx: The transaction.
+        facts: Facts of one user, whose access is checked before.
+    """
     ids = [fact.replaces_id for fact in facts if fact.state == "proposed" and fact.replaces_id]
     replaced = {fact.id: fact for fact in queries.by_ids(tx, ids)} if ids else {}
     return [FactResponse.from_fact(fact, replaced.get(fact.replaces_id or "")) for fact in facts]

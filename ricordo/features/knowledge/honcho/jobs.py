@@ -81,7 +81,7 @@ async def send(runtime: Runtime, job: Job, report: Report) -> None:
             tx, Scope(job.organization_id), job.payload["conversation_id"]
         )
         user = users.find(tx, Scope(job.organization_id), conversation.user_id or "")
-        if user is None or conversation.hidden:  # a conversation of a background task
+        if user is None or conversation.is_of_background_task:
             return None
         session = queries.session_of(tx, conversation)
         new = list(queries.next_messages(tx, session))

@@ -71,6 +71,7 @@ _PROGRESS = setter(
 _RESTART = setter(
     honcho_sessions, "name", "sent", "tried", where=_session_columns.id == bindparam("this_id")
 )
+_BEHIND_AT_ONCE = 500
 _BEHIND = unread_conversations.conversations_behind(honcho_sessions, _session_columns.sent)
 
 
@@ -78,6 +79,11 @@ def session_of(tx: Transaction, conversation: Conversation) -> HonchoSession:
     """Return the session of the conversation; a missing one is created.
 
     No two users share a session, even if they send the same chat ids.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation. The summary of a client's chat, "chat_<id>", becomes the
+            session's name.
     """
     stored = _SESSIONS.first(tx, _OF_CONVERSATION, {"conversation_id": conversation.id})
     if stored:
@@ -99,6 +105,12 @@ def session_of(tx: Transaction, conversation: Conversation) -> HonchoSession:
 
 
 def of_user(tx: Transaction, user_id: str) -> Sequence[HonchoSession]:
+    """Return the sessions of the user's conversations.
+
+    Args:
+        tx: The transaction.
+        user_id: The user.
+    """
     return _SESSIONS.all(tx, _OF_USER, {"user_id": user_id})
 
 
@@ -148,7 +160,13 @@ def behind(tx: Transaction, since: int) -> Sequence[tuple[str, str, str]]:
         since: Only messages after this time (microseconds UTC) count.
 
     Returns:
-        At most 500 tuples of conversation, organization and user ids. Hidden conversations are left
-        out.
+        Tuples of conversation, organization and user ids. Conversations of background tasks are
+        left out.
     """
-    return [(row.id, row.organization_id, row.user_id) for row in tx.all(_BEHIND, {"since": since})]
+    # Read all of them in portions. Some may not be sent for days, and must not hide the others.
+    found: list[tuple[str, str, str]] = []
+    parameters = {"since": since, "after": 0, "limit": _BEHIND_AT_ONCE}
+    while rows := tx.all(_BEHIND, parameters):
+        found += [(row.id, row.organization_id, row.user_id) for row in rows]
+        parameters["after"] = rows[-1].seq
+    return found

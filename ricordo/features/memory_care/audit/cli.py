@@ -62,7 +62,11 @@ def audit_memory(
 
 
 def to_json(outcome: "Audit") -> dict[str, Any]:
-    """Return the whole audit as JSON."""
+    """Return the whole audit as JSON.
+
+    Args:
+        outcome: The audit.
+    """
     growth = [
         {
             **dataclasses.asdict(block_growth),

@@ -78,6 +78,11 @@ AuditSource = Callable[[Transaction, Scope, str | None], AuditedTexts]
 
 
 def owner_of(user_id: str) -> str:
+    """Return the name under which the audit shows the owner of a user's memory.
+
+    Args:
+        user_id: The user.
+    """
     return f"user {user_id}"
 
 

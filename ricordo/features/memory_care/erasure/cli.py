@@ -79,6 +79,11 @@ def check_receipt(
 
 
 def summary(receipt: dict[str, Any]) -> str:
+    """Return a receipt as lines of text for a terminal.
+
+    Args:
+        receipt: The facts of a receipt, as its file holds them.
+    """
     agents = receipt["agents"]
     affected = {
         agent["id"]: agent["versions"]

@@ -112,6 +112,11 @@ def _goes(table: Table, name: str) -> bool:
 
 
 def conversations_of(user_id: str) -> Select[Any]:
+    """Select the seq, id and is_default of the user's conversations, deleted ones too.
+
+    Args:
+        user_id: The user.
+    """
     columns = (conversations.c.seq, conversations.c.id, conversations.c.is_default)
     return select(*columns).where(conversations.c.user_id == user_id)
 
@@ -149,6 +154,12 @@ def rows_of(table: Table, user_id: str, is_sent: ColumnElement[bool]) -> Select[
 
 
 def rows_with(column: Column[Any], user_id: str) -> Select[Any]:
+    """Select the seqs of the rows whose column names the user.
+
+    Args:
+        column: A column with user ids, of a table with `seq`.
+        user_id: The user.
+    """
     return select(column.table.c.seq).where(column == user_id)
 
 
@@ -187,6 +198,12 @@ def find_portion(
 
 
 def quotes(row: Any, erased: Collection[str]) -> bool:
+    """Return True if a part of the message has one of the erased texts as a source.
+
+    Args:
+        row: A row with `parts`.
+        erased: The ids of erased messages and passages.
+    """
     return any(not {*part.get("sources", ())}.isdisjoint(erased) for part in row.parts)
 
 
@@ -213,7 +230,15 @@ def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set
 
 
 def conversations_showing(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str]:
-    """Return conversations whose prompts show tags of these archives, with their agents."""
+    """Return conversations whose prompts show tags of these archives, with their agents.
+
+    Args:
+        tx: The transaction.
+        archive_ids: The archives.
+
+    Returns:
+        The id of the agent by the id of the conversation.
+    """
     joined = agents_archives.c.agent_id == conversations.c.agent_id
     columns = select(conversations.c.id, conversations.c.agent_id).join(agents_archives, joined)
     is_seeing = is_in(agents_archives.c.archive_id, archive_ids) & conversations.c.deleted_at.is_(
@@ -316,6 +341,15 @@ def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:
 
 
 def purge_traces(tx: Transaction, erasure: Erasure) -> bool:
+    """Delete some traces of the erasure's agents that were written since it began.
+
+    Args:
+        tx: The transaction.
+        erasure: The erasure. Its counts of removed rows grow.
+
+    Returns:
+        True if there may be more to delete.
+    """
     statement = select(traces.c.seq).join(runs, runs.c.id == traces.c.run_id).limit(PORTION)
     statement = statement.where(
         is_in(runs.c.agent_id, erasure.agents), traces.c.created_at >= (erasure.began_at or 0)
@@ -430,6 +464,13 @@ def blank_column(
 
 
 def erase_user(tx: Transaction, erasure: Erasure, remaining: Counter[str]) -> None:
+    """Delete the user's row, and forget in the erasure who the user was.
+
+    Args:
+        tx: The transaction.
+        erasure: The erasure, which is changed and not stored here.
+        remaining: The number of rows that could not be removed, by table.
+    """
     erasure.removed["users"] += tx.run(delete(users).where(users.c.id == erasure.user_id))
     erasure.is_erased = True
     erasure.remaining = remaining

@@ -97,11 +97,20 @@ class Erasure(ErasureFacts):
     remotes: dict[str, str] = {}
 
     def note_elsewhere(self, sentences: Iterable[str]) -> None:
+        """Add sentences about data that remains, each once.
+
+        Args:
+            sentences: Sentences for the receipt.
+        """
         self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
 
 
 def subject_of(user_id: str) -> str:
-    """Return the hash of a user's id. The id is random, so it cannot be guessed from the hash."""
+    """Return the hash of a user's id. The id is random, so it cannot be guessed from the hash.
+
+    Args:
+        user_id: The user.
+    """
     return hashlib.sha256(user_id.encode()).hexdigest()
 
 
@@ -280,7 +289,11 @@ def find_by_name(data_dir: Path, hashed: str) -> Receipt | None:
 def names_of_all(data_dir: Path) -> set[str]:
     """Return the hashes of names in all receipts of a data folder.
 
-    Raises Invalid for a damaged receipt.
+    Args:
+        data_dir: The data folder. Without receipts, the result is empty.
+
+    Raises:
+        Invalid: A receipt is damaged.
     """
     all_receipts = (read(path) or {} for path in (data_dir / FOLDER).glob("*.json"))
     return {hashed for receipt in all_receipts for hashed in receipt.get("names", ())}
@@ -309,6 +322,12 @@ def read(path: Path) -> Receipt | None:
 
 
 def path_of(data_dir: Path, receipt_id: str) -> Path:
+    """Return the path of the file of a receipt.
+
+    Args:
+        data_dir: The server's data folder.
+        receipt_id: The receipt. It becomes a part of the path, and is not checked here.
+    """
     return data_dir / FOLDER / f"{receipt_id}.json"
 
 

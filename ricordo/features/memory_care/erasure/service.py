@@ -127,6 +127,12 @@ async def forgotten_names(runtime: Runtime) -> Callable[[str, str], bool]:
 
     The returned function takes an organization and a name. It knows the erasures of this server and
     of its data folder.
+
+    Args:
+        runtime: The runtime.
+
+    Raises:
+        Invalid: A receipt in the data folder is damaged.
     """
     data_dir = runtime.settings.data_dir
     secret = Secret(data_dir)
@@ -237,6 +243,10 @@ def hide_memory(tx: Transaction, erasure: Erasure) -> None:
     """Remove the user's memory from every agent and list.
 
     The memory gets an owner id that no request can name.
+
+    Args:
+        tx: The transaction.
+        erasure: The erasure, which names the user.
     """
     is_users = chains.c.owner_kind == "user"
     hidden = f"{erasure.user_id}#deleted"
@@ -311,7 +321,12 @@ def agents_of(
 
 
 def archives_of(tx: Transaction, agent_ids: list[str]) -> list[str]:
-    """Return the archives that only these agents have."""
+    """Return the archives that only these agents have.
+
+    Args:
+        tx: The transaction.
+        agent_ids: The agents.
+    """
     return _attached_to_these_alone(tx, agents_archives.c.archive_id, agent_ids)
 
 
@@ -376,6 +391,9 @@ def said_as(erasure: Erasure) -> ColumnElement[bool]:
 
     They were sent before the erasure began. They have the user's identifier, or a name that only
     this user has.
+
+    Args:
+        erasure: The erasure, with all names that the user had.
     """
     column = messages.c
     names = sorted({erasure.user_id, erasure.identifier, erasure.name, *erasure.former} - {""})
@@ -402,6 +420,9 @@ def named_like(erasure: Erasure) -> Select[Any]:
     """Select messages whose sender is ambiguous.
 
     The name matches only by case, or matches two users.
+
+    Args:
+        erasure: The erasure, with all names that the user had.
     """
     names = sorted(
         {name.lower() for name in (erasure.identifier, erasure.name, *erasure.former)} - {""}

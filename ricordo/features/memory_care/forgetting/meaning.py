@@ -20,7 +20,11 @@ _SHORTEST = 8  # characters
 
 
 def is_available(settings: Settings) -> bool:
-    """Return whether the embedded model may be used, and is installed."""
+    """Return whether the embedded model may be used, and is installed.
+
+    Args:
+        settings: The settings; with `embedding` "none", no model may be used.
+    """
     return settings.embedding != "none" and embedded.is_installed()
 
 
@@ -42,7 +46,12 @@ class Meaning:
         self._parts = [_vector(self._model, part) for part in parts]
 
     def is_near(self, sentence: str) -> bool:
-        """Return whether a sentence says nearly the same thing."""
+        """Return whether a sentence says nearly the same thing.
+
+        Args:
+            sentence: One sentence. Short ones, and those beyond a limit of number, are not
+                compared: False.
+        """
         if not self._left or len(sentence) < _SHORTEST:
             return False
         self._left -= 1

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import orjson
@@ -189,46 +189,62 @@ def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
     return "\n".join(lines)
 
 
-def change_strings(value: Any, change: Callable[[str], str]) -> Any:
+def change_strings(value: Any, change: Callable[[str], str], *, in_json_text: bool = False) -> Any:
     """Return a JSON value with changed texts, including texts of JSON inside a string.
+
+    A number in such JSON, for example a phone number in a tool's result, is changed like a text.
 
     Args:
         value: Any JSON value; it is not changed itself.
         change: Returns the new text for a text.
+        in_json_text: The value comes from JSON inside a string.
     """
+    go_on = partial(change_strings, change=change, in_json_text=in_json_text)
     if isinstance(value, str):
         inner = _json_in(value)
         if inner is None:
             return change(value)
-        changed = change_strings(inner, change)
+        changed = change_strings(inner, change, in_json_text=True)
         return value if changed == inner else orjson.dumps(changed).decode()
+    if in_json_text and _is_number(value):
+        changed = change(str(value))
+        return value if changed == str(value) else changed
     if isinstance(value, Mapping):
-        return {
-            name: member if name in OPAQUE else change_strings(member, change)
-            for name, member in value.items()
-        }
+        return {name: member if name in OPAQUE else go_on(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [change_strings(member, change) for member in value]
+        return [go_on(member) for member in value]
     return value
 
 
-def strings_in(value: Any, *, is_all: bool = False) -> Iterator[str]:
-    """Yield the texts of a JSON value; with `is_all` also its names and ids."""
+def strings_in(value: Any, *, is_all: bool = False, in_json_text: bool = False) -> Iterator[str]:
+    """Yield the texts of a JSON value, with the numbers of JSON inside a string.
+
+    Args:
+        value: Any JSON value.
+        is_all: Yield names and ids too.
+        in_json_text: The value comes from JSON inside a string.
+    """
     if isinstance(value, str):
         inner = _json_in(value)
         if inner is None:
             yield value
         else:
-            yield from strings_in(inner, is_all=is_all)
+            yield from strings_in(inner, is_all=is_all, in_json_text=True)
+    elif in_json_text and _is_number(value):
+        yield str(value)
     elif isinstance(value, Mapping):
         for name, member in value.items():
             if is_all:
                 yield str(name)
             if is_all or name not in OPAQUE:
-                yield from strings_in(member, is_all=is_all)
+                yield from strings_in(member, is_all=is_all, in_json_text=in_json_text)
     elif isinstance(value, list | tuple):
         for member in value:
-            yield from strings_in(member, is_all=is_all)
+            yield from strings_in(member, is_all=is_all, in_json_text=in_json_text)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _json_in(text: str) -> Any:

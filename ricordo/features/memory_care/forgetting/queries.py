@@ -64,7 +64,12 @@ def of_user(tx: Transaction, organization_id: str, user_id: str) -> list[ForgetR
 
 
 def listed(tx: Transaction, user: User) -> list[dict[str, Any]]:
-    """Return the user's waiting requests for a page, with the names of their agents."""
+    """Return the user's waiting requests for a page, with the names of their agents.
+
+    Args:
+        tx: The transaction.
+        user: The owner of the requests.
+    """
     rows = of_user(tx, user.organization_id, user.id)
     ids = {row.agent_id for row in rows if row.agent_id}
     named = select(agents.c.id, agents.c.name).where(agents.c.id.in_(sorted(ids)))
@@ -91,7 +96,18 @@ def waiting(tx: Transaction, organization_id: str, user_id: str) -> Waiting | No
 
 
 def add(tx: Transaction, request: ForgetRequest) -> ForgetRequest:
-    """Store a request, unless an equal request is stored. Raises Conflict if too many wait."""
+    """Store a request, unless an equal request is stored.
+
+    Args:
+        tx: The transaction.
+        request: The request; its id and its time are chosen here.
+
+    Returns:
+        The stored request, perhaps the earlier one.
+
+    Raises:
+        Conflict: Too many requests of the user wait.
+    """
     waiting = of_user(tx, request.organization_id, request.user_id)
     for other in waiting:
         if other.text == request.text:

@@ -338,7 +338,12 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
 
 
 def receipt_of(secret: Secret, forgetting: Forgetting) -> Receipt:
-    """Return the signed receipt: counts, ids and hashes, without any part of the forgotten text."""
+    """Return the signed receipt: counts, ids and hashes, without any part of the forgotten text.
+
+    Args:
+        secret: The secret of the data folder, which signs.
+        forgetting: The state of the job after its last step.
+    """
     facts = forgetting.model_dump(mode="json", include=set(receipts.ErasureFacts.model_fields))
     chains = [{"chain": id, **chain} for id, chain in sorted(forgetting.chains.items())]
     return receipts.signed(
@@ -387,7 +392,11 @@ def _begin(runtime: Runtime, scope: Scope, reach: _Reach, text: str, choice: Cho
 
 
 def is_perhaps_chosen(choice: Choice) -> bool:
-    """Return whether the choice includes uncertain items."""
+    """Return whether the choice includes uncertain items.
+
+    Args:
+        choice: The owner's choice.
+    """
     return choice.takes_perhaps or any(id.endswith(PERHAPS) for id in choice.ids)
 
 
@@ -418,7 +427,11 @@ def own_conversations(tx: Transaction, owned: Belongings) -> set[str]:
 
 
 def as_json(item: Item) -> dict[str, Any]:
-    """Return an item in the form of responses."""
+    """Return an item in the form of responses.
+
+    Args:
+        item: A found item.
+    """
     return {
         "id": item.id,
         "kind": item.kind,

@@ -467,11 +467,16 @@ def without_words(message: Message, needle: Needle, matches: Matches) -> Message
             new.pop("signature", None)
     if new_parts == old_parts:
         return message
-    parts = (
-        replace(part, redacted=None, signature=None) if isinstance(part, ReasoningPart) else part
-        for part in parts_from_json(new_parts)
-    )
-    return replace(message, parts=tuple(parts))
+    return replace(message, parts=tuple(map(_fitting, parts_from_json(new_parts))))
+
+
+def _fitting(part: Part) -> Part:
+    """Return the part without the properties that its changed text no longer has."""
+    if isinstance(part, ReasoningPart):
+        return replace(part, redacted=None, signature=None)
+    if isinstance(part, ToolReturnPart) and part.is_json and part.decoded() == part.content:
+        return replace(part, is_json=False)
+    return part
 
 
 def _without_pictures(message: Message, needle: Needle, matches: Matches) -> Message:

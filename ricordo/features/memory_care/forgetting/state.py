@@ -69,6 +69,11 @@ class Forgetting(ErasureFacts):
     chains: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     def note_elsewhere(self, sentences: Iterable[str]) -> None:
+        """Add sentences about data that remains, each once.
+
+        Args:
+            sentences: Sentences for the receipt.
+        """
         self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
 
     @property
@@ -80,7 +85,11 @@ class Forgetting(ErasureFacts):
         return Needle("\n".join((self.text, *self.sentences)))
 
     def takes(self, item: Item) -> bool:
-        """Return whether the owner chose the item."""
+        """Return whether the owner chose the item.
+
+        Args:
+            item: A found item. One that `follows` others is always taken.
+        """
         if item.follows or item.id in self.ids:
             return True
         return self.takes_all and (item.match == "exact" or self.takes_perhaps)

@@ -220,6 +220,12 @@ def of_owners(tx: Transaction, ids: list[str]) -> dict[str, Preferences]:
 
 
 def save(tx: Transaction, row: Preferences) -> None:
+    """Store a user's preferences, and replace earlier ones.
+
+    Args:
+        tx: The transaction.
+        row: All preferences of the user.
+    """
     tx.run(_SAVE, _PREFERENCES.values(row))
 
 
@@ -266,16 +272,32 @@ def mark_told(tx: Transaction, channel: Channel, user_id: str, proposal_ids: lis
 
 
 def add_link(tx: Transaction, link: DecisionLink) -> None:
-    """Store a link if it does not exist yet; a repeated job makes the same link again."""
+    """Store a link if it does not exist yet; a repeated job makes the same link again.
+
+    Args:
+        tx: The transaction.
+        link: The link, with the hash of its token.
+    """
     tx.run(Missing(decision_links), _LINKS.values(link))
 
 
 def find_link(tx: Transaction, token_hash: str) -> DecisionLink | None:
+    """Return the link with this token; None if there is none. It may be used or expired.
+
+    Args:
+        tx: The transaction.
+        token_hash: The hash of the token.
+    """
     return _LINKS.first(tx, _LINK, {"token_hash": token_hash})
 
 
 def use_link(tx: Transaction, link: DecisionLink) -> bool:
-    """Mark the link as used; False if it was used already."""
+    """Mark the link as used; False if it was used already.
+
+    Args:
+        tx: The transaction.
+        link: The link.
+    """
     return bool(tx.run(_USE, {"token_hash": link.token_hash, "now": tx.clock.now()}))
 
 
@@ -329,7 +351,14 @@ def inherited(tx: Transaction, scope: Scope, user_id: str | None) -> tuple[Prefe
 
 
 def gauges(tx: Transaction) -> dict[str, tuple[str, float]]:
-    """Return the figures of decisions for `/metrics`, of the whole server."""
+    """Return the figures of decisions for `/metrics`, of the whole server.
+
+    Args:
+        tx: The transaction.
+
+    Returns:
+        The help text and the value by the name of the gauge.
+    """
     all_figures = figures(tx)
     return {
         "ricordo_decision_seconds_median": (

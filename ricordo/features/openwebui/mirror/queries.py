@@ -110,7 +110,13 @@ def content(tx: Transaction, item: SyncedItem) -> bytes:
 
 
 def put(tx: Transaction, item: SyncedItem, content: bytes) -> None:
-    """Store an item and its content; an item with an empty id is new."""
+    """Store an item and its content; an item with an empty id is new.
+
+    Args:
+        tx: The transaction.
+        item: The item; its digest is computed here.
+        content: The content as both sides now have it.
+    """
     item = replace(item, digest=digest_of(content))
     columns = {
         "there_id": item.there_id,
@@ -125,4 +131,10 @@ def put(tx: Transaction, item: SyncedItem, content: bytes) -> None:
 
 
 def remove(tx: Transaction, item: SyncedItem) -> None:
+    """Delete an item with its content here; the content on both sides stays.
+
+    Args:
+        tx: The transaction.
+        item: A stored item.
+    """
     tx.run(_DELETE, {"this_id": item.id})

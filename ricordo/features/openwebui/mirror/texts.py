@@ -22,7 +22,11 @@ Key = Callable[[str], str]
 
 
 def plain_key(line: str) -> str:
-    """Return a line of a file with its quotes, spaces and letter forms normalized."""
+    """Return a line of a file with its quotes, spaces and letter forms normalized.
+
+    Args:
+        line: One line.
+    """
     return " ".join(unicodedata.normalize("NFKC", line).translate(_QUOTES).split())
 
 

@@ -24,7 +24,11 @@ class TurnCounts:
         self.times = Histogram()
 
     def note(self, run: Run) -> None:
-        """Count a turn."""
+        """Count a turn.
+
+        Args:
+            run: A run that has ended.
+        """
         usage = run.usage
         self.ended[run.purpose or "chat", run.stop_reason or run.status] += 1
         self.tokens.update(prompt=usage.prompt_tokens, completion=usage.completion_tokens)
@@ -50,7 +54,14 @@ class Operations:
 
 @asynccontextmanager
 async def open_operations(_runtime: Runtime) -> AsyncIterator[Operations]:
-    """Open this feature's part of a runtime; when it closes, send the waiting spans."""
+    """Open this feature's part of a runtime; when it closes, send the waiting spans.
+
+    Args:
+        _runtime: The runtime; it is not used.
+
+    Yields:
+        The part, which records spans if OpenTelemetry is on.
+    """
     if not is_on():
         yield Operations()
         return
@@ -62,6 +73,11 @@ async def open_operations(_runtime: Runtime) -> AsyncIterator[Operations]:
 
 
 def operations_of(runtime: Runtime) -> Operations:
+    """Return this feature's part of a runtime.
+
+    Args:
+        runtime: The runtime, after its features were opened.
+    """
     operations: Operations = runtime.features["operations"]
     return operations
 

@@ -99,6 +99,9 @@ class Prices:
 
         A price for the handle itself takes precedence over the price for its longest matching
         beginning.
+
+        Args:
+            handle: The handle of the model, such as "openai/gpt-4o".
         """
         if handle in self.by_name:
             return self.by_name[handle]
@@ -128,6 +131,10 @@ def settle(entries: Iterable[LedgerEntry], prices: Prices | None) -> list[Ledger
     """Return the lines of the ledger, one for each key, with costs.
 
     The order of the keys is kept.
+
+    Args:
+        entries: The entries; those with the same key are added.
+        prices: The operator's prices; None: no line has a cost.
     """
     lines: dict[str | None, list[LedgerLine]] = {}
     for entry in entries:
@@ -140,7 +147,12 @@ def settle(entries: Iterable[LedgerEntry], prices: Prices | None) -> list[Ledger
 
 
 def total(lines: Sequence[LedgerLine], key: str | None = None) -> LedgerLine:
-    """Return the sum of all lines."""
+    """Return the sum of all lines.
+
+    Args:
+        lines: The lines. Tokens without a price stay counted as such.
+        key: The key of the result.
+    """
     costs = [line.cost for line in lines if line.cost]
     return LedgerLine(
         key,
@@ -153,7 +165,12 @@ def total(lines: Sequence[LedgerLine], key: str | None = None) -> LedgerLine:
 def read_prices(data_dir: Path) -> Prices | None:
     """Return the operator's prices; None without a price list.
 
-    Raises Invalid for a wrong list, Unavailable for an unreadable file.
+    Args:
+        data_dir: The server's data folder.
+
+    Raises:
+        Invalid: The list is wrong.
+        Unavailable: The file cannot be read.
     """
     try:
         text = (data_dir / FILE).read_text("utf-8")

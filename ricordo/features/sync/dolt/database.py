@@ -357,6 +357,11 @@ class Database:
         self.engine.call("dolt_branch", "-D", self._scratch)
 
     def drop_branch(self, name: str) -> None:
+        """Delete a branch, also if its commits were not merged.
+
+        Args:
+            name: The branch.
+        """
         self.engine.call("dolt_branch", "-D", name)
 
     def commit_of(self, version: str, chain_id: str) -> str | None:
@@ -377,7 +382,14 @@ class Database:
         return None
 
     def newest_trailer(self, chain_id: str) -> "Trailer | None":
-        """Return the version that the chain's newest commit on `main` names."""
+        """Return the version that the chain's newest commit on `main` names.
+
+        Args:
+            chain_id: The chain.
+
+        Returns:
+            The version; None if no commit names the chain.
+        """
         rows = self.engine.run(
             "SELECT message FROM dolt_log WHERE message LIKE ? LIMIT 1",
             f"%\nRicordo-Chain: {chain_id}%",
@@ -585,7 +597,11 @@ def trailer_of(message: str) -> Trailer | None:
 
 
 def proposal_message(proposal: Proposal) -> str:
-    """Return the facts about a proposal as JSON."""
+    """Return the facts about a proposal as JSON.
+
+    Args:
+        proposal: The proposal. Its text is not among the facts.
+    """
     facts: dict[str, Any] = {
         "proposal": proposal.id,
         "label": proposal.label,
@@ -609,7 +625,11 @@ def proposal_message(proposal: Proposal) -> str:
 
 
 def proposal_in(message: str) -> str | None:
-    """Return the id of the proposal of a commit, or None."""
+    """Return the id of the proposal of a commit, or None.
+
+    Args:
+        message: The message of any commit.
+    """
     try:
         if message.startswith("{"):
             id = json.loads(message).get("proposal")
@@ -632,6 +652,11 @@ def branch_of(user: str, proposal: Proposal) -> str:
 
 
 def branches_of(user: str) -> str:
+    """Return the beginning of the names of the branches with a user's proposals.
+
+    Args:
+        user: The user's name.
+    """
     return f"agent/{_part(user)}/"
 
 

@@ -148,6 +148,11 @@ def _normalise_texts(
 
 
 def is_normal(block: Block) -> bool:
+    """Return True if the block's label and text have the normal form in which they are stored.
+
+    Args:
+        block: The block.
+    """
     return is_normal_name(block.label) and is_normal_text(block.value)
 
 

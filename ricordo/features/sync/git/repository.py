@@ -39,6 +39,12 @@ _PIECE = 65_515  # bytes copied at once; git's protocol limits a line to this
 
 
 def repository_path(data_dir: Path, chain_id: str) -> Path:
+    """Return the path of the bare repository of a chain.
+
+    Args:
+        data_dir: The server's data folder.
+        chain_id: The chain.
+    """
     return data_dir / chain_files.FOLDER / f"{chain_id}.git"
 
 
@@ -142,8 +148,12 @@ async def refreshed(store: Store, data_dir: Path, chain_id: str) -> Path:
 def open_repository(path: Path) -> "Repo":
     """Open the repository there.
 
+    Args:
+        path: The folder of a bare repository.
+
     Raises:
-        OSError, ValueError: if there is no repository, or it cannot be read.
+        OSError: There is no repository, or it cannot be read.
+        ValueError: Its files are damaged.
     """
     from dulwich.errors import NotGitRepository
     from dulwich.repo import Repo  # slow to import, and few servers are cloned from
@@ -180,6 +190,11 @@ def add_portion(path: Path, portion: HistoryPortion) -> None:
 
 
 def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
+    """Return the objects in the form in which dulwich writes packs.
+
+    Args:
+        objects: The objects, uncompressed.
+    """
     from dulwich.pack import UnpackedObject
 
     return [

@@ -381,7 +381,14 @@ def owner_of(tx: Transaction, remote: Remote) -> User:
 
 
 async def require_lease(store: Store) -> None:
-    """Raise LeaseLost if the store's job was cancelled or taken over by another server."""
+    """Raise LeaseLost if the store's job was cancelled or taken over by another server.
+
+    Args:
+        store: The store of a running job.
+
+    Raises:
+        LeaseLost: The job was cancelled, or another server took it over.
+    """
     await store.write(lambda _tx: None)  # the store checks the lease itself
 
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-import orjson
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
@@ -240,9 +239,9 @@ def _artifact(part: ToolReturnPart) -> Json:
 
     Untrusted tools cannot show documents.
     """
-    if not part.is_json or part.is_untrusted:
+    if part.is_untrusted:
         return {}
-    document = orjson.loads(part.content)
+    document = part.decoded()
     return {"artifact": document.get("artifact")} if isinstance(document, dict) else {}
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from ricordo.agents.agent_types import chosen_system, traits_of
+from ricordo.agents.agent_types import TRAITS, chosen_system
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, insert_agent, new_block, prepare
 from ricordo.domain.agent import Agent, AgentType
 from ricordo.domain.block import Block, Chain
@@ -174,7 +174,7 @@ def _located(course: Course, line: int) -> Iterator[None]:
 def _spec(runtime: Runtime, course: Course, agent: CourseAgent) -> AgentSpec:
     """Return the spec of a new agent of the course."""
     tool_names = tools_of(agent)
-    prompt_key = traits_of(_AGENT_TYPE).prompt_key
+    prompt_key = TRAITS[_AGENT_TYPE].prompt_key
     system = prompt_for(
         chosen_system(None, prompt_key, runtime.settings.data_dir),
         tool_names,

@@ -79,7 +79,14 @@ class TypedBlock:
         return "\n".join([*lines, *brackets.write_lines(whole.other_lines, self.TAGS)])
 
     def fitted(self, max_chars: int | None = None) -> Self:
-        """Return the part of the block that fits its limits. Raises Invalid."""
+        """Return the part of the block that fits its limits.
+
+        Args:
+            max_chars: The most characters of the text; None: the default limit.
+
+        Raises:
+            Invalid: The texts that may be cut are too short to make room.
+        """
         limit = default_max_chars() if max_chars is None else max_chars
         block = self.shed(limit)
         while (excess := len(block.to_full_string()) - limit) > 0:
@@ -97,8 +104,14 @@ class TypedBlock:
     def shed(self, target_chars: int | None = None) -> Self:
         """Return the block with at most `NUMBERS` values in each list.
 
-        With `target_chars`, lists lose more values until the text is short enough; texts are not
-        changed. Raises Invalid.
+        Texts are not changed.
+
+        Args:
+            target_chars: Lists lose more values until the text has at most this many characters, or
+                until they are empty; None: no limit.
+
+        Raises:
+            Invalid: A value is no text.
         """
         block = self.cleaned()
         for name, number in self.NUMBERS.items():
@@ -153,7 +166,11 @@ class TypedBlock:
 
     @classmethod
     def has_superseded(cls, text: str) -> bool:
-        """Return True if a later line of the text replaces an earlier one."""
+        """Return True if a later line of the text replaces an earlier one.
+
+        Args:
+            text: The text of a block of this type.
+        """
         by_tag, _ = brackets.read_lines(text, cls.TAGS)
         return any(
             len(by_tag.get(tag, ())) > 1
@@ -287,7 +304,14 @@ class HumanBlock(TypedBlock):
     other_lines: list[str] = field(default_factory=list)
 
     def set_task(self, task: str) -> None:
-        """Start a task. Raises Invalid for an empty one."""
+        """Start a task.
+
+        Args:
+            task: One short text.
+
+        Raises:
+            Invalid: It is empty.
+        """
         self.current_task = _require(task, "task")
         self.session_state = SessionState.ACTIVE_TASK
 
@@ -321,7 +345,14 @@ class HumanBlock(TypedBlock):
         self.preferences = _with_newest(self.preferences, _require(preference, "preference"))
 
     def add_fact(self, fact: str) -> None:
-        """Add a fact about the user; a known one becomes the newest."""
+        """Add a fact about the user; a known one becomes the newest.
+
+        Args:
+            fact: One short text.
+
+        Raises:
+            Invalid: It is empty.
+        """
         self.facts = _with_newest(self.facts, _require(fact, "fact"))
 
     def newest(self) -> Self:

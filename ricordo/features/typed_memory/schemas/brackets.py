@@ -21,12 +21,25 @@ def clean(value: str) -> str:
     """Return the value in the form in which it is written. Raises Invalid.
 
     It is stripped, has line feeds only, and has U+FFFD for characters that cannot be stored.
+
+    Args:
+        value: A text.
+
+    Raises:
+        Invalid: It is no text.
     """
     return _UNREADABLE.sub("\ufffd", _with_one_break(value)).strip()
 
 
 def clean_all(values: Iterable[str]) -> list[str]:
-    """Clean the values and drop empty ones. Raises Invalid."""
+    """Clean the values and drop empty ones.
+
+    Args:
+        values: Texts.
+
+    Raises:
+        Invalid: They are no list, or one is no text.
+    """
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise Invalid(
             f"A list of texts was expected, but this is of type {type(values).__name__}. Put it "
@@ -47,7 +60,12 @@ def escape(value: str, separator: str = "") -> str:
 
 
 def join(values: Iterable[str], separator: str) -> str:
-    """Join the values of one tag: `a | b`, `a, b`, `a; b`."""
+    """Join the values of one tag: `a | b`, `a, b`, `a; b`.
+
+    Args:
+        values: Cleaned values.
+        separator: One character.
+    """
     between = " | " if separator == "|" else f"{separator} "
     return between.join(escape(value, separator) for value in values)
 
@@ -76,7 +94,12 @@ def split(text: str, separator: str = "") -> list[str]:
 def read_lines(text: str, tags: Collection[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Return the values of each tag in order, and the other non-empty lines.
 
-    Raises Invalid.
+    Args:
+        text: The text of a block.
+        tags: The tags to read; a line with another tag is one of the other lines.
+
+    Raises:
+        Invalid: It is no text.
     """
     by_tag: dict[str, list[str]] = {}
     other_lines: list[str] = []
@@ -90,7 +113,14 @@ def read_lines(text: str, tags: Collection[str]) -> tuple[dict[str, list[str]], 
 
 
 def clean_lines(lines: Iterable[str]) -> list[str]:
-    """Clean the lines, and split those with line breaks."""
+    """Clean the lines, and split those with line breaks.
+
+    Args:
+        lines: Texts.
+
+    Raises:
+        Invalid: They are no list, or one is no text.
+    """
     return clean_all(part for line in clean_all(lines) for part in line.split("\n"))
 
 

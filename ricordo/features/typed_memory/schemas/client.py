@@ -143,8 +143,12 @@ class PassageCalls(_Calls):
     def create(self, agent_id: str, /, *, text: str) -> list[Passage]:
         """Archive a text, and return it in a list.
 
+        Args:
+            agent_id: The agent. Its archive is created if it has none.
+            text: The text; secrets in it are removed.
+
         Raises:
-            NotFound: if there is no such agent.
+            NotFound: There is no such agent.
         """
 
         def work(tx: Transaction) -> list[Passage]:

@@ -99,15 +99,39 @@ class MemoryManager:
         self._change(change)
 
     def learn_preference(self, preference: str) -> None:
-        """Add a preference of the user."""
+        """Add a preference of the user.
+
+        Args:
+            preference: One short text; a known one becomes the newest.
+
+        Raises:
+            Invalid: It is empty, or the block's text cannot be read.
+            Conflict: Others changed the block again and again.
+        """
         self._change(lambda human: human.add_preference(preference))
 
     def learn_fact(self, fact: str) -> None:
-        """Add a fact about the user."""
+        """Add a fact about the user.
+
+        Args:
+            fact: One short text; a known one becomes the newest.
+
+        Raises:
+            Invalid: It is empty, or the block's text cannot be read.
+            Conflict: Others changed the block again and again.
+        """
         self._change(lambda human: human.add_fact(fact))
 
     def add_context(self, note: str) -> None:
-        """Add a note."""
+        """Add a note.
+
+        Args:
+            note: One short text.
+
+        Raises:
+            Invalid: It is empty, or the block's text cannot be read.
+            Conflict: Others changed the block again and again.
+        """
         self._change(lambda human: human.add_context_note(note))
 
     def read_human(self) -> HumanBlock:
@@ -120,7 +144,12 @@ class MemoryManager:
     def update_human(self, human: HumanBlock) -> None:
         """Write the block, archive values that leave it, and keep the remaining ones in `human`.
 
-        Raises Conflict if somebody else changed the block.
+        Args:
+            human: The whole new content; it is changed to what the block then holds.
+
+        Raises:
+            Conflict: Someone else changed the block since it was read.
+            Invalid: Its text does not fit the limits.
         """
         with self._changing:
             text, version = self._read(HUMAN)
@@ -349,14 +378,32 @@ class BaseAgent:
         self.memory.agent_id = agent.id
 
     def update_context(self, task: str | None = None, note: str | None = None) -> None:
-        """Start a task, add a note, or both."""
+        """Start a task, add a note, or both.
+
+        Args:
+            task: The task; None or "": no task is started.
+            note: The note; None or "": no note is added.
+
+        Raises:
+            Invalid: A text has only spaces.
+            Conflict: Others changed the block again and again.
+        """
         if task:
             self.memory.set_task(task)
         if note:
             self.memory.add_context(note)
 
     def learn(self, preference: str | None = None, fact: str | None = None) -> None:
-        """Add a preference, a fact, or both."""
+        """Add a preference, a fact, or both.
+
+        Args:
+            preference: A preference of the user; None or "": none is added.
+            fact: A fact about the user; None or "": none is added.
+
+        Raises:
+            Invalid: A text has only spaces.
+            Conflict: Others changed the block again and again.
+        """
         if preference:
             self.memory.learn_preference(preference)
         if fact:

@@ -62,6 +62,9 @@ class RotationStrategy:
         """Return True if the human block is fuller than the threshold.
 
         The manager calls it once for each change of the block.
+
+        Args:
+            metrics: How full the blocks are after the change.
         """
         return metrics.human_usage > self.threshold
 
@@ -120,6 +123,11 @@ class AdaptiveRotation(RotationStrategy):
         self._has_rotated = False
 
     def should_rotate(self, metrics: ContextMetrics) -> bool:
+        """Return as the base class does, and adjust the threshold after some calls.
+
+        Args:
+            metrics: How full the blocks are after the change.
+        """
         is_full = super().should_rotate(metrics)
         self._usages.append(metrics.human_usage)
         self._has_rotated = self._has_rotated or is_full
@@ -152,7 +160,11 @@ def default_max_chars() -> int:
 def require_max_chars(max_chars: int) -> int:
     """Return the limit if a name, a task and a state fit into it.
 
-    Raises Invalid.
+    Args:
+        max_chars: The most characters of a block.
+
+    Raises:
+        Invalid: It is too small.
     """
     if max_chars < LEAST_CHARS:
         raise Invalid(

@@ -1,6 +1,6 @@
 """The job of a batch, on both databases.
 
-It is run again after a kill at each point, cancelled, and deleted when it is too old.
+The job is killed at each point and run again. A batch is cancelled, and deleted when it is too old.
 """
 
 import asyncio

@@ -232,7 +232,7 @@ def test_a_schedule_runs_as_its_creator_and_stops_when_the_key_is_revoked(tmp_pa
         make_due(server, id)
         wait_for(lambda: sent_otids(ada, agent))
         assert not sent_otids(bea, agent)
-        assert not sent_otids(boss, agent)  # it is in Ada's own conversation
+        assert not sent_otids(boss, agent)  # the message is in Ada's own conversation
         assert bea.agents.schedule.list(agent).scheduled_messages == []
         revoke = update(api_keys).where(api_keys.c.name == "ada's").values(revoked_at=1)
         server.write(lambda tx: tx.run(revoke))

@@ -165,8 +165,7 @@ def test_letta_messages_keep_order_times_reasoning_and_calls(
     )
     assert (second["name"], second["status"], second["stderr"]) == ("roll_dice", "error", ["oops"])
     assert answer["parts"] == [{"kind": "text", "text": "Answer 1."}]
-    # The messages in the context window are the same, after the new prompt; and the agent
-    # continues.
+    # The context window has a new prompt and the same messages, and the agent can continue.
     window = file["agents"][0]["in_context_message_ids"]
     assert window[1:] == [one["id"] for one in said[-9:]]
     thread = ok(api.http.get(f"/v1/conversations/{CONVERSATION}/messages", params={"order": "asc"}))

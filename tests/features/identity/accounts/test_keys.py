@@ -199,7 +199,8 @@ def rows(table: str) -> list[str]:
 
 
 def test_api_keys_in_texts_are_redacted(http: httpx2.Client) -> None:
-    # The second key is an exception, found among 3,000: between its dashes there is no long piece.
+    # The second key is one of 3,000 that were made. Only this one has no long piece between its
+    # dashes.
     for key in (
         make_key(http, user="ada")["key"],
         "ricordo_z_KJSYwAdH-P4fQh3YSw_lDYEkmpcqmYb_8BlLbEDOY",

@@ -1,5 +1,6 @@
 """Storing facts of messages, with evidence, and compared with known facts."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -184,6 +185,21 @@ async def test_a_corrected_fact_keeps_its_old_wording_and_both_are_deleted_toget
     assert [older.sentence for older in await book.facts("replaced")] == ["I live in Graz."]
     assert await book.store.write(lambda tx: queries.remove(tx, new)) == 2
     assert await book.facts("current", "replaced") == []
+
+
+async def test_a_fact_with_very_many_old_wordings_can_be_deleted(book: FactBook) -> None:
+    await book.say("I live in Graz.")
+    (fact,) = await book.facts()
+    corrections = sys.getrecursionlimit()
+
+    def correct_and_remove(tx: Transaction) -> int:
+        newest = fact
+        for number in range(corrections):
+            change = FactChange(sentence=f"I live in Graz, at number {number}.")
+            newest = decisions.change(tx, newest, change, book.user.id)
+        return queries.remove(tx, newest)
+
+    assert await book.store.write(correct_and_remove) == corrections + 1
 
 
 SAID = [

@@ -142,6 +142,34 @@ def test_messages_unsent_because_of_a_kill_are_sent_later(
     until(lambda: not server.run(server.runtime.store.read(lambda tx: queries.behind(tx, 0))))
 
 
+def test_the_first_conversation_of_each_user_with_an_agent_reaches_honcho(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    """Lists do not show it, since clients name it only through its agent."""
+    for user in ("ada", "bob"):
+        acting = {"x-ricordo-user": user}
+        body = {"messages": [{"role": "user", "content": f"I am {user}."}]}
+        ok(http.post(f"/v1/agents/{agent}/messages", json=body, headers=acting))
+    until(lambda: len(honcho.sessions) == 2)
+    said = [[("user", f"I am {user}."), ("agent", "ok")] for user in ("ada", "bob")]
+    until(lambda: sorted(map(honcho.said, honcho.sessions)) == sorted(said))
+
+
+def test_conversations_that_cannot_be_sent_do_not_hide_others(
+    honcho: FakeHoncho,
+    server: ServerInThread,
+    http: httpx2.Client,
+    agent: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "is_on", lambda: False)
+    monkeypatch.setattr(queries, "_BEHIND_AT_ONCE", 2)
+    for number in range(5):
+        chat(http, agent, "ada", f"many{number}", "Hello.")
+    behind = server.run(server.runtime.store.read(lambda tx: queries.behind(tx, 0)))
+    assert len(behind) == 5
+
+
 def test_honcho_answers_only_about_the_asking_user(
     honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:

@@ -116,7 +116,7 @@ def test_a_clone_has_the_databases_ids_and_passes_fsck(
     assert git(clone, "log", "-1", "--format=%an|%s") == "Ada|Add maths"
 
 
-# The first three clones leave out contents, folders, and versions.
+# The first clone leaves out contents, the second also folders, and the third old versions.
 PARTIAL = (
     "blob:none",
     "tree:0",
@@ -506,7 +506,7 @@ def test_a_push_of_unnormalized_texts_adds_a_normalized_version(
     there = {path.stem: path.read_bytes().decode() for path in clone.glob("*.md")}
     assert there | wanted == there
     assert not any(unicodedata.is_normalized("NFD", name) and not name.isascii() for name in there)
-    # From now on an edit of one line is one line of difference.
+    # From now on an edit of one line changes one line of the diff.
     memory.put("human", "line one\nline 2\nline 3\n")
     git(clone, "pull", "-q")
     assert git(clone, "diff", "--numstat", "HEAD~1").split()[:2] == ["1", "1"]
@@ -621,7 +621,7 @@ def test_one_of_several_simultaneous_pushes_is_accepted(
 def test_an_interrupted_push_changes_nothing(
     memory: Memory, clone: Path, server: ServerInThread
 ) -> None:
-    """The client is killed while it sends; the server got half a pack."""
+    """The client is killed while it sends, so the server gets only a part of the push."""
     new = commit(clone, human="Never")
     command = f"{memory.versions()[-1]} {new} refs/heads/main\0report-status".encode()
     head = f"{len(command) + 4:04x}".encode() + command + b"0000"

@@ -1,7 +1,4 @@
-"""Login and the common parts of all pages.
-
-These are sessions, forms, headers, error pages, and a path prefix.
-"""
+"""Login, and the common parts of all pages: sessions, forms, headers, errors, a path prefix."""
 
 import asyncio
 import re
