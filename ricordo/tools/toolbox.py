@@ -398,7 +398,10 @@ class Toolbox:
                 ),
                 return_exceptions=True,  # no call runs on after the step has failed
             )
-            results += [_require_result(outcome) for outcome in outcomes]
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                results.append(outcome)
         return results
 
     async def _run_one(
@@ -430,12 +433,6 @@ class Toolbox:
             said=tuple(dict.fromkeys(quoted.said)),
             is_untrusted=is_untrusted,
         )
-
-
-def _require_result(outcome: ToolReturnPart | BaseException) -> ToolReturnPart:
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
 
 
 async def _attempt(
