@@ -7,7 +7,7 @@ do not change it, since other users see the archive too.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import ColumnElement, delete, func, insert, select
 
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact, redact_values
@@ -347,7 +347,7 @@ def page_of_passages(
         scope: Passages that it does not see are left out; None: all passages are returned.
         without: Texts by key of the metadata. Passages with one of them are left out.
     """
-    conditions = [passages.c.archive_id.in_(archive_ids)]
+    conditions: list[ColumnElement[bool]] = [passages.c.archive_id.in_(archive_ids)]
     if search_text:
         conditions.append(passages.c.text.icontains(search_text, autoescape=True))
     for key, texts in (without or {}).items():
