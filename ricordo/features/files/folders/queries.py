@@ -297,6 +297,14 @@ def hide_files(tx: Transaction, file_ids: Sequence[str]) -> None:
         tx.run(_CLOSE_FILES, {"file_ids": list(file_ids)})
 
 
+def ids_of_hidden_files(tx: Transaction, folder_id: str) -> list[str]:
+    """Return the ids of the folder's deleted files that are not purged yet."""
+    hidden = select(files.c.id).where(
+        files.c.folder_id == folder_id, files.c.deleted_at.is_not(None)
+    )
+    return [row.id for row in tx.all(hidden)]
+
+
 def ids_of_files(tx: Transaction, folder_id: str) -> list[str]:
     """Return the ids of the folder's files, without deleted ones.
 

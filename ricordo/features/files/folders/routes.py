@@ -232,8 +232,13 @@ def list_passages(
 ) -> list[Json]:
     """List the chunks of the folder's files."""
     folder = queries.get_folder(tx, context.scope, folder_id)
+    # Chunks of deleted files are left out by the query, so that they shorten no page.
+    hidden_ids = queries.ids_of_hidden_files(tx, folder_id)
     passages: Sequence[Passage] = archives.page_of_passages(
-        tx, [folder.archive_id], paging.page(default=100)
+        tx,
+        [folder.archive_id],
+        paging.page(default=100),
+        without={"file_id": hidden_ids} if hidden_ids else None,
     )
     file_ids = {file_of(passage) for passage in passages}
     names = {file.id: file.name for file in queries.files_by_ids(tx, context.scope, [*file_ids])}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from letta_client import APIStatusError, ConflictError, NotFoundError
 
-from ricordo.features.files.folders import routes
+from ricordo.features.files.folders import queries, routes
 from tests.features.files.folders.conftest import Api, put, read
 from tests.seams.http import ok
 
@@ -109,6 +109,20 @@ def test_a_deleted_file_disappears_at_once_and_is_purged(api: Api, folder: str) 
     assert put(api, folder, "gone.txt", "Again.").file_name == "gone.txt"
     texts = [one["text"] for one in api.http.get(f"/v1/folders/{folder}/passages").json()]
     assert sorted(texts) == ["Again.", "Bees make honey."]
+
+
+def test_chunks_of_a_deleted_file_shorten_no_page(api: Api, folder: str) -> None:
+    """The file is hidden, but not purged yet."""
+    put(api, folder, "kept.txt", "Bees make honey.")
+    gone = put(api, folder, "gone.txt", "Wasps sting.\n" * 500)
+    api.server.write(lambda tx: queries.hide_files(tx, [gone.id]))
+    for order in ("asc", "desc"):
+        page = ok(api.http.get(f"/v1/folders/{folder}/passages?limit=1&order={order}"))
+        assert [one["text"] for one in page] == ["Bees make honey."]
+        page = ok(
+            api.http.get(f"/v1/folders/{folder}/passages?order={order}&after={page[0]['id']}")
+        )
+        assert page == []
 
 
 def test_unreadable_oversized_and_badly_named_uploads_are_refused(api: Api, folder: str) -> None:
