@@ -244,7 +244,7 @@ def give_feedback(
         if feedback is None:
             raise Unsupported("Send feedback, tags, or both.")
         body = FeedbackRequest(feedback=feedback)
-    step = runs.get_step(tx, context.scope, step_id)
+    step = runs.get_step_for_change(tx, context.scope, step_id)
     context.scope.require_owns(runs.get(tx, context.scope, step.run_id).user_id)
     if "feedback" in body.model_fields_set:
         step = replace(step, feedback=body.feedback)

@@ -87,7 +87,7 @@ def insert_one(
 
 
 update = ROWS.updates("name", "description", "metadata", "updated_at")
-_rewrite_passage = _PASSAGES.updates("text", "metadata")
+_rewrite_passage = _PASSAGES.updates("text", "metadata", locked="archive_id")
 _count = ROWS.updates("passage_count", "tags", "updated_at")
 passages_by_ids = _PASSAGES.by_ids
 passages_by_numbers = _PASSAGES.by_numbers
@@ -142,6 +142,11 @@ def get(tx: Transaction, scope: Scope, id: str) -> Archive:
         NotFound: There is no such archive, or it belongs to a folder of files.
     """
     return require_found(None if id.startswith(FOLDER) else ROWS.find(tx, scope, id), "Archive", id)
+
+
+def get_for_change(tx: Transaction, scope: Scope, id: str) -> Archive:
+    """Lock the archive until this transaction ends, and return it. Raises NotFound."""
+    return _lock(tx, get(tx, scope, id))
 
 
 def require_changes(scope: Scope, archive: Archive) -> None:
@@ -413,7 +418,7 @@ def _lock(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Arc
     if agent_id:
         statement = _LOCK_FOR_AGENT
         ids["agent_id"] = agent_id
-    return ROWS.of(require_found(tx.first(statement, ids), "Archive", archive.id))
+    return require_found(ROWS.first_locked(tx, statement, ids), "Archive", archive.id)
 
 
 def _recount(tx: Transaction, archive: Archive, added: int, tags: Iterable[str]) -> Archive:

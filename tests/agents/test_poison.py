@@ -332,7 +332,7 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
     )
     expected = await closing_tags_of_prompt(stage, harmless)
     count = 0
-    most *= 2 if family == "recalled passages" else 1  # The first few of these are refused.
+    most *= 2 if family == "recalled passages" else 1  # The first passages are refused.
     for number, poison in enumerate([one for one in CORPUS if one.family == family][:most]):
         agent = await agent_that_obeys(stage, web, poison, number)
         after = await blocks_by_label(stage, agent)

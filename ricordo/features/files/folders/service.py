@@ -298,16 +298,16 @@ def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) 
         NotFound: if the caller does not see the agent or the folder.
         Forbidden: if the caller may not detach it.
     """
-    agents.lock(tx, scope, agent_id)
     agents.require(tx, scope, agent_id)
     _require_may_attach(scope, queries.get_folder(tx, scope, folder_id))
     _detach(tx, scope.organization_id, agent_id, folder_id)
 
 
 def _detach(tx: Transaction, organization_id: str, agent_id: str, folder_id: str) -> None:
-    queries.detach_folder(tx, agent_id, folder_id)
     everything = Scope(organization_id)
-    if queries.folders_of_agent(tx, everything, agent_id):
+    agents.lock(tx, everything, agent_id)
+    was_attached = queries.detach_folder(tx, agent_id, folder_id)
+    if not was_attached or queries.folders_of_agent(tx, everything, agent_id):
         return
     state = agents.load(tx, everything, agent_id)
     settings = {key: setting for key, setting in state.agent.settings.items() if key != MARK}
