@@ -508,7 +508,7 @@ def _call(head: Json, call: Json) -> Json:
         arguments = orjson.loads(call["arguments"] or "{}")
     except orjson.JSONDecodeError:
         arguments = {}
-    subject = ""
+    subject: Any = ""
     if isinstance(arguments, dict):
         subject = arguments.get("label") or arguments.get("query") or ""
     # A tool may take any value under these names.
