@@ -96,12 +96,26 @@ class Unavailable(RicordoError):
 class DatabaseFailed(Unavailable):
     """The database is down, full, read-only or damaged; `kind` says which.
 
-    Code that catches Unavailable as the failure of another server raises this error again first.
+    Code that reports an error as the failure of something else, such as another server or a tool,
+    calls `require_others_failure` first.
     """
 
     def __init__(self, message: str, kind: DatabaseFailure = "down") -> None:
         super().__init__(message)
         self.kind = kind
+
+
+def require_others_failure(error: RicordoError) -> None:
+    """Raise the error again if the database failed: nothing else is to blame for it.
+
+    Args:
+        error: The error that the caller reports as the failure of a tool, an agent or a server.
+
+    Raises:
+        DatabaseFailed: The error is one.
+    """
+    if isinstance(error, DatabaseFailed):
+        raise error
 
 
 class LeaseLost(Unavailable):

@@ -108,7 +108,7 @@ def retrieve(tx: Transaction, context: RequestContext, archive_id: str) -> Json:
 @router.patch("/archives/{archive_id}", response_model=ArchiveResponse)
 def modify(tx: Transaction, context: RequestContext, archive_id: str, body: ArchiveUpdate) -> Json:
     """Change an archive; omitted fields keep their values."""
-    archive = archives.get(tx, context.scope, archive_id)
+    archive = archives.get_for_change(tx, context.scope, archive_id)
     archives.require_changes(context.scope, archive)
     description = archive.description
     if "description" in body.model_fields_set:

@@ -180,7 +180,7 @@ async def modify(
     secret = models.seal(keys)
 
     def change(tx: Transaction) -> OrganizationProvider:
-        stored = providers.get(tx, context.scope, provider_id)
+        stored = providers.get_for_change(tx, context.scope, provider_id)
         if (stored.secret, stored.base_url) != (before.secret, before.base_url):
             raise Collision(
                 "The provider was changed by another request. Read it again, then repeat the "
@@ -216,9 +216,10 @@ async def refresh(context: RequestContext, provider_id: str) -> OrganizationProv
 
     def save(tx: Transaction) -> OrganizationProvider:
         # The new timestamp marks the provider as changed, so every process reads its list again.
-        stored = replace(providers.get(tx, context.scope, provider_id), last_synced=tx.clock.now())
-        providers.update(tx, stored)
-        return stored
+        stored = providers.get_for_change(tx, context.scope, provider_id)
+        synced = replace(stored, last_synced=tx.clock.now())
+        providers.update(tx, synced)
+        return synced
 
     return await _changed(context, save)
 

@@ -4,10 +4,10 @@ An archive's row has the count and tags of its shared passages, for prompts. Pas
 do not change it, since other users see the archive too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import ColumnElement, delete, func, insert, select
 
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact, redact_values
@@ -87,7 +87,7 @@ def insert_one(
 
 
 update = ROWS.updates("name", "description", "metadata", "updated_at")
-_rewrite_passage = _PASSAGES.updates("text", "metadata")
+_rewrite_passage = _PASSAGES.updates("text", "metadata", locked="archive_id")
 _count = ROWS.updates("passage_count", "tags", "updated_at")
 passages_by_ids = _PASSAGES.by_ids
 passages_by_numbers = _PASSAGES.by_numbers
@@ -142,6 +142,11 @@ def get(tx: Transaction, scope: Scope, id: str) -> Archive:
         NotFound: There is no such archive, or it belongs to a folder of files.
     """
     return require_found(None if id.startswith(FOLDER) else ROWS.find(tx, scope, id), "Archive", id)
+
+
+def get_for_change(tx: Transaction, scope: Scope, id: str) -> Archive:
+    """Lock the archive until this transaction ends, and return it. Raises NotFound."""
+    return _lock(tx, get(tx, scope, id))
 
 
 def require_changes(scope: Scope, archive: Archive) -> None:
@@ -330,6 +335,7 @@ def page_of_passages(
     *,
     search_text: str | None = None,
     scope: Scope | None = None,
+    without: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Passage]:
     """Return one page of the passages in these archives.
 
@@ -339,12 +345,15 @@ def page_of_passages(
         page: The part of the list.
         search_text: Only passages whose text contains it, in any case. None or "": all.
         scope: Passages that it does not see are left out; None: all passages are returned.
+        without: Texts by key of the metadata. Passages with one of them are left out.
     """
+    conditions: list[ColumnElement[bool]] = [passages.c.archive_id.in_(archive_ids)]
     if search_text:
-        contains_text = passages.c.text.icontains(search_text, autoescape=True)
-    else:
-        contains_text = None
-    return _PASSAGES.page(tx, scope, page, passages.c.archive_id.in_(archive_ids), contains_text)
+        conditions.append(passages.c.text.icontains(search_text, autoescape=True))
+    for key, texts in (without or {}).items():
+        value = func.coalesce(passages.c.metadata[key].as_string(), "")
+        conditions.append(value.not_in(texts))
+    return _PASSAGES.page(tx, scope, page, *conditions)
 
 
 def lock_passage(
@@ -413,7 +422,7 @@ def _lock(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Arc
     if agent_id:
         statement = _LOCK_FOR_AGENT
         ids["agent_id"] = agent_id
-    return ROWS.of(require_found(tx.first(statement, ids), "Archive", archive.id))
+    return require_found(ROWS.first_locked(tx, statement, ids), "Archive", archive.id)
 
 
 def _recount(tx: Transaction, archive: Archive, added: int, tags: Iterable[str]) -> Archive:

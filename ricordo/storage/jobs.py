@@ -99,7 +99,8 @@ _OPEN_OF_KINDS = ROWS.select.where(
     equal(jobs, "organization_id"), one_of(jobs.c.kind, "kinds"), _IS_OPEN
 )
 _DELETE_WAITING_IDS = delete(jobs).where(one_of(jobs.c.id, "ids"), _IS_WAITING)
-_save_payload = ROWS.updates("payload")
+# Only the job itself, or its one callback, writes its payload.
+_save_payload = ROWS.updates("payload", locked=None)
 _TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _IS_WAITING, jobs.c.is_single)
 
 

@@ -125,8 +125,8 @@ _NEEDING = select(
         )
     )
 )
-_revoke = _ROWS.updates("revoked_at")
-_use = _ROWS.updates("last_used_at")
+_revoke = _ROWS.updates("revoked_at", locked=None)
+_use = _ROWS.updates("last_used_at", locked=None)
 
 
 @dataclass(frozen=True, slots=True)

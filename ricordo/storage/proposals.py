@@ -104,7 +104,8 @@ _REOPEN = (
 _FOLLOW = update(proposals).where(*_OF_LABEL, WAITS).values(label=bindparam("relabelled"))
 _INSERT = insert(proposals)
 settle = _ROWS.updates(
-    "status", "resolved_at", "resolved_by", "note", "result", "superseded_by", "is_untold"
+    *("status", "resolved_at", "resolved_by", "note", "result", "superseded_by", "is_untold"),
+    locked="chain_id",
 )
 _IS_UNTOLD = (
     proposals.c.is_untold

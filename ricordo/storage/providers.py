@@ -31,6 +31,7 @@ _BY_NAME = select(providers.c.id).where(equal(providers, "name", "organization_i
 _ALL = _SELECT.where(equal(providers, "organization_id")).order_by(
     providers.c.created_at, providers.c.seq
 )
+_LOCK = select(providers.c.id).where(equal(providers, "id")).with_for_update(key_share=True)
 _CHANGED = ("base_url", "secret", "settings", "updated_by", "updated_at")
 _UPDATE = setter(providers, *_CHANGED, where=providers.c.id == bindparam("provider_id"))
 
@@ -66,6 +67,13 @@ def get(tx: Transaction, scope: Scope, provider_id: str) -> OrganizationProvider
     """
     row = tx.first(_BY_ID, {"id": provider_id, "organization_id": scope.organization_id})
     return _provider(require_found(row, "Provider", provider_id))
+
+
+def get_for_change(tx: Transaction, scope: Scope, provider_id: str) -> OrganizationProvider:
+    """Lock the provider until this transaction ends, and return it. Raises NotFound."""
+    get(tx, scope, provider_id)
+    tx.lock(_LOCK, {"id": provider_id})
+    return get(tx, scope, provider_id)
 
 
 def page(
@@ -111,11 +119,9 @@ def of_organization(tx: Transaction, organization_id: str) -> tuple[Organization
 def update(tx: Transaction, provider: OrganizationProvider) -> None:
     """Store the changed address, secret and settings of a provider.
 
-    The stored row is not compared, so the last of two concurrent changes stays.
-
     Args:
         tx: The transaction.
-        provider: The provider with all of its fields.
+        provider: The provider that `get_for_change` returned, with its changes.
     """
     columns = _values(provider)
     tx.run(

@@ -60,7 +60,8 @@ _ORGANIZATIONS = (
 )
 _DELETE = delete(memory_remotes).where(equal(memory_remotes, "id"))
 get = _REMOTES.get
-note = _REMOTES.updates("followed", "seen", "last_error", "last_at")
+# One sync of a remote runs at a time, and nothing else writes these columns.
+note = _REMOTES.updates("followed", "seen", "last_error", "last_at", locked=None)
 
 
 def insert_one(tx: Transaction, remote: Remote) -> None:

@@ -156,12 +156,14 @@ _DELETE_MANY = delete(traces).where(traces.c.seq.in_(_TOO_MANY.limit(TRACES_PRUN
 get = _RUNS.get
 find = _RUNS.find
 get_step = _STEPS.get
+get_step_for_change = _STEPS.get_for_change
 find_step = _STEPS.find
 steps_by_ids = _STEPS.by_ids
 open_run = _RUNS.insert
 insert_step = _STEPS.insert
 insert_trace = _TRACES.insert
-save_metadata = _RUNS.updates("metadata", "step_count")
+# Only the turn that holds the run's lease writes these columns.
+save_metadata = _RUNS.updates("metadata", "step_count", locked=None)
 by_ids = _RUNS.by_ids
 set_feedback = _STEPS.updates("feedback", "tags")
 
@@ -304,7 +306,7 @@ def lock(tx: Transaction, run_id: str) -> Run | None:
         tx: The transaction.
         run_id: The run.
     """
-    return _RUNS.first(tx, _LOCK, {"run_id": run_id})
+    return _RUNS.first_locked(tx, _LOCK, {"run_id": run_id})
 
 
 def expired(tx: Transaction) -> list[Run]:

@@ -112,7 +112,7 @@ def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:
     ROWS.insert(tx, *new)
 
 
-update = ROWS.updates(*ROWS.changeable())
+update = ROWS.updates(*ROWS.changeable(), locked="organization_id")
 get = ROWS.get
 
 

@@ -208,6 +208,7 @@ def lock(tx: Transaction, chain_id: str) -> Chain | None:
     row = tx.first(_LOCK, {"id": chain_id})
     if row is None:
         return None
+    tx.locked_ids.add(chain_id)
     if row.is_followed:
         for remote in tx.all(_REMOTES, {"chain_id": chain_id}):
             jobs.add(tx, sync_job(remote.organization_id, remote.id, tx.clock.now() + SETTLES))

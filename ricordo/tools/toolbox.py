@@ -24,7 +24,7 @@ from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.text import normal_json
 from ricordo.domain.tool import Tool, ToolType
-from ricordo.errors import Invalid, RicordoError
+from ricordo.errors import Invalid, RicordoError, require_others_failure
 from ricordo.memory.edits import WorkingMemory
 from ricordo.memory.recall import Recall
 from ricordo.prompt.transcript import truncate
@@ -385,15 +385,23 @@ class Toolbox:
             calls: The calls, each with a unique id.
             attached: The tools that the agent has, by the name that models call.
             context: Returns the context of the call with this id.
+
+        Raises:
+            DatabaseFailed: The database failed during a call. The model is not told of that.
         """
         results: list[ToolReturnPart] = []
         for group in _groups(calls, attached) if len(calls) > 1 else [calls]:
-            results += await asyncio.gather(
+            outcomes = await asyncio.gather(
                 *(
                     self._run_one(call, attached.get(call.name), context(call.call_id))
                     for call in group
-                )
+                ),
+                return_exceptions=True,  # no call runs on after the step has failed
             )
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                results.append(outcome)
         return results
 
     async def _run_one(
@@ -449,6 +457,7 @@ async def _attempt(
         )
         return failed_result(call, message)
     except RicordoError as error:
+        require_others_failure(error)
         return failed_result(call, str(error), type(error).__name__)
     except Exception as error:
         # The agent gets a result for every error of a tool, and the log has the traceback.

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from ricordo.domain.message import CompactionPart, TextPart
 from ricordo.domain.model import ModelReply, ModelRequest
+from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line, ScriptedModel, call
 from ricordo.llm.tokens import request_tokens
 from ricordo.prompt.texts import text as prompt_text
 from ricordo.storage import agents
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.test_loop import Table
@@ -150,7 +152,12 @@ async def test_a_window_too_long_for_its_own_model_is_summarized_even_in_another
     await _talk(stage, agent, 12)
     before = await stage.state(agent)
     shrunk = replace(before.agent, context_window=4200)
-    await stage.store.write(lambda tx: agents.update(tx, shrunk))
+
+    def shrink(tx: Transaction) -> None:
+        agents.lock(tx, Scope(), agent)
+        agents.update(tx, shrunk)
+
+    await stage.store.write(shrink)
     assert text_of(await stage.say(agent, "What now?", model="scripted/small")).endswith("Small.")
     window = (await stage.thread(agent)).window
     assert [

@@ -6,7 +6,7 @@ The tests cover failures, cancellation, leases, shutdown, and readers that join 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,8 +25,9 @@ from ricordo.domain.event import Event, Failed, RunEnded, RunStarted
 from ricordo.domain.message import TextPart
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED, StopReason
 from ricordo.domain.scope import Scope
-from ricordo.errors import ModelError, ModelErrorKind, Unavailable
+from ricordo.errors import DatabaseFailed, ModelError, ModelErrorKind, Unavailable
 from ricordo.llm.scripted import Line, ScriptedModel, call
+from ricordo.memory.recall import Recall
 from ricordo.prompt.transcript import CANCELLED
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.settings import ProviderSettings, Settings
@@ -98,6 +99,25 @@ async def test_an_unexpected_exception_fails_the_run_without_showing_details(
     assert (answer.run.status, answer.run.stop_reason) == ("failed", "error")
     assert "secret" not in f"{answer.failure} {answer.run.error}"
     await stage.require_sound(agent)
+
+
+async def test_a_failure_of_the_database_in_a_tool_fails_the_run_and_is_not_told_to_the_model(
+    stage: Stage, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any, **__: Any) -> None:
+        raise DatabaseFailed("The database is down.")
+
+    stage.lines += [call("conversation_search", query="tea"), "I could not find it."]
+    with monkeypatch.context() as patched:
+        patched.setattr(Recall, "messages", fail)
+        answer = await stage.say(agent)
+    assert answer.failure
+    assert (answer.failure.kind, answer.failure.message) == (INTERRUPTED, DATABASE_FAILED)
+    assert answer.run.status == "failed"
+    assert len(stage.model.requests) == 1
+    await stage.require_sound(agent)
+    told = [part.content for m in stage.model.requests[-1].messages for part in m.tool_returns]
+    assert "The database is down." not in told
 
 
 # Plugins.

@@ -75,12 +75,12 @@ def test_one_caller_gets_at_most_half_the_response_budget_unless_alone() -> None
     alone.release()
     assert budget.taken == 0
     assert alone.take(3 * MEGABYTE)
-    assert not again.take(2 * MEGABYTE), "more than half of the budget"
+    assert not again.take(2 * MEGABYTE), "one caller may take at most half of it"
     assert again.take(MEGABYTE)
     assert other.take(3 * MEGABYTE)
-    assert not third.take(2 * MEGABYTE), "more than the whole budget"
+    assert not third.take(2 * MEGABYTE), "all callers together may not exceed it"
     assert third.take(2 * MEGABYTE, must=True), "the response of a write is never refused"
-    assert other.take(MEGABYTE), "less than before"
+    assert other.take(MEGABYTE), "a ticket may take less than it has"
     for ticket in (alone, again, other, third):
         ticket.release()
     assert budget.taken == 0

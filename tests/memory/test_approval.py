@@ -26,7 +26,7 @@ from ricordo.memory.edits import WorkingMemory
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.text import unchanged_lines
 from ricordo.memory.user_memory import ProposalOptions, PutOptions
-from ricordo.storage import blocks, history, proposals, runs
+from ricordo.storage import blocks, history, proposals, runs, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import blocks as blocks_table
@@ -217,7 +217,12 @@ async def test_a_proposal_left_open_by_an_old_deletion_is_settled_with_a_text(
     proposal = await proposed(store, "tea", "rum")
     owned = await owned_of(store)
     await store.write(lambda tx: user_memory.delete(tx, owned, "human", owned.owner))
-    await store.write(lambda tx: proposals.settle(tx, proposal))
+
+    def reopen(tx: Transaction) -> None:
+        versions.lock(tx, proposal.chain_id)
+        proposals.settle(tx, proposal)
+
+    await store.write(reopen)
     stuck = await approve(store, proposal)
     assert isinstance(stuck, Conflicted)
     assert (stuck.ours, "deleted" in (stuck.proposal.note or "")) == (None, True)

@@ -197,6 +197,7 @@ class Scene:
         """Set whether this tool needs approval, for every agent that gets it."""
 
         def work(tx: Transaction) -> None:
+            tools.lock(tx, Scope())
             (tool,) = tools.find(tx, Scope(), [name], [])
             tools.update(tx, replace(tool, needs_approval=wanted))
 

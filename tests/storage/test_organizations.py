@@ -12,6 +12,7 @@ from ricordo.errors import Invalid, NotFound
 from ricordo.storage import providers, tools, users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import organizations
 from ricordo.storage.schema.core_tables import users as table
 from tests.seams import make
@@ -44,7 +45,12 @@ async def test_a_tool_reads_back_as_it_was_written_and_updated(
         updated_by="user-2",
         updated_at=9,
     )
-    await store.write(lambda tx: tools.update(tx, changed))
+
+    def change(tx: Transaction) -> None:
+        tools.lock(tx, scope)
+        tools.update(tx, changed)
+
+    await store.write(change)
     assert await store.read(lambda tx: tools.by_ids(tx, scope, [other.id, tool.id])) == [
         other,
         changed,

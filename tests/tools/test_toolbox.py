@@ -14,11 +14,11 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
-from ricordo.errors import Unavailable
+from ricordo.errors import DatabaseFailed, Unavailable
 from ricordo.memory.edits import WorkingMemory
 from ricordo.storage import tools
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.engine.store import to_json
+from ricordo.storage.engine.store import Transaction, to_json
 from ricordo.tools.builtin import TOOLS as BUILT_IN_TOOLS
 from ricordo.tools.toolbox import (
     ServerTool,
@@ -69,6 +69,11 @@ def give(context: ToolContext, what: str) -> Any:
         "hidden half": {"text": "caf\udce9"},
         "huge": {"number": 2**70},
     }[what]
+
+
+def lose_database(context: ToolContext) -> None:
+    """Fail because the database fails."""
+    raise DatabaseFailed("The database is down.")
 
 
 TOOLS = [
@@ -158,6 +163,23 @@ async def test_a_tool_that_raises_gives_an_error_result_with_the_trace_in_stderr
         ), name
     (trace,) = (await bench.one("explode", {"text": "x" * 3000})).stderr
     assert len(trace) == 1000
+
+
+async def test_a_failure_of_the_database_is_no_result_and_waits_for_the_other_calls() -> None:
+    finished = []
+
+    async def finish_later(context: ToolContext) -> None:
+        """Finish after the other call has failed."""
+        await asyncio.sleep(0)
+        finished.append(context.call_id)
+
+    tools = [
+        ServerTool(function, "custom", runs_in_parallel=True)
+        for function in (lose_database, finish_later)
+    ]
+    with pytest.raises(DatabaseFailed, match="The database is down"):
+        await Bench(tools).run(call("lose_database"), call("finish_later", call_id="call-2"))
+    assert finished == ["call-2"]
 
 
 async def test_an_unserializable_result_becomes_text_or_an_error(
@@ -316,7 +338,12 @@ async def test_a_changed_tool_keeps_its_id_and_the_settings_of_people(store: Sql
     people = make.tool(
         "roll", id=before.id, return_limit=99, needs_approval=True, json_schema=before.json_schema
     )
-    await store.write(lambda tx: tools.update(tx, people))
+
+    def change(tx: Transaction) -> None:
+        tools.lock(tx, Scope())
+        tools.update(tx, people)
+
+    await store.write(change)
     after = (await sync(store, ServerTool(roll, "letta_core", runs_in_parallel=True)))["roll"]
     assert (after.id, after.created_at) == (before.id, before.created_at)
     assert (after.tool_type, after.runs_in_parallel, after.description) == (

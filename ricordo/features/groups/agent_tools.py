@@ -9,7 +9,7 @@ from typing import Any
 from ricordo.domain.agent import AgentState
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
-from ricordo.errors import RicordoError
+from ricordo.errors import RicordoError, require_others_failure
 from ricordo.features.groups.agent_calls import (
     ANSWERED,
     ONE_WAY,
@@ -99,6 +99,7 @@ async def _ask_or_report_error(context: ToolContext, agent_id: str, message: str
     try:
         return await ask(context, await new_request(context, agent_id, message, ANSWERED))
     except RicordoError as error:
+        require_others_failure(error)
         return [f"<error: {error}>"]
 
 

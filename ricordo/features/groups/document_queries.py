@@ -121,7 +121,8 @@ _BLOCKS_LEFT = (
     )
     .where(folders_agents.c.seq.is_(None))
 )
-save = _READINGS.updates("status", "portions_done", "attempts")
+# Only the job that reads the file writes these columns.
+save = _READINGS.updates("status", "portions_done", "attempts", locked=None)
 
 
 def unread(tx: Transaction) -> list[tuple[str, str, str, str]]:

@@ -126,7 +126,8 @@ _BEGUN = _TRANSCRIPTS.select.where(
     equal(transcripts, "agent_id"), transcripts.c.status == "begun"
 ).order_by(transcripts.c.seq)
 insert_transcript = _TRANSCRIPTS.insert
-save_transcript = _TRANSCRIPTS.updates("run_id", "status", "attempts", "ended_at")
+# Only the job of the transcript writes these columns.
+save_transcript = _TRANSCRIPTS.updates("run_id", "status", "attempts", "ended_at", locked=None)
 
 
 def count_turn(

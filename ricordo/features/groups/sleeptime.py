@@ -35,12 +35,12 @@ from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope, background_scope
 from ricordo.errors import (
     Busy,
-    DatabaseFailed,
     LeaseLost,
     ModelError,
     NotFound,
     RicordoError,
     Unavailable,
+    require_others_failure,
 )
 from ricordo.features.groups import queries, sleep_queries
 from ricordo.features.groups.queries import NO_USER
@@ -251,9 +251,8 @@ async def _attempt(
 ) -> None:
     try:
         await work
-    except DatabaseFailed:
-        raise
-    except Unavailable:
+    except Unavailable as error:
+        require_others_failure(error)
         if runtime.is_stopping:
             raise
         failed[user_id] = Unavailable(

@@ -18,7 +18,7 @@ from ricordo.agents.request import (
 from ricordo.agents.turn import Answer, collect
 from ricordo.domain.message import Part, TextPart
 from ricordo.domain.tool import ToolRule
-from ricordo.errors import Invalid, RicordoError
+from ricordo.errors import Invalid, RicordoError, require_others_failure
 from ricordo.features.groups.agent_calls import answer_texts
 from ricordo.features.groups.talk_plan import Speaker, TalkPlan
 from ricordo.features.groups.talk_prompts import message_of_supervisor
@@ -84,6 +84,7 @@ async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: s
             except TimeoutError:
                 return [f"<error: no answer within {_SECONDS:g} seconds>"]
             except RicordoError as error:
+                require_others_failure(error)
                 return [f"<error: {error}>"]
 
     answers = [

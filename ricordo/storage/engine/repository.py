@@ -1,5 +1,6 @@
 """The base of the repositories: rows to entities and back, pages, conditions, writes."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from itertools import repeat
@@ -18,6 +19,7 @@ from ricordo.errors import NotFound
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.functions import byte_length
 
+log = logging.getLogger(__name__)
 V = TypeVar("V")
 Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """The functions that write a field to its column and read it back."""
@@ -56,6 +58,17 @@ def _default_factory(field: Field[Any]) -> Callable[..., Any]:
     if field.default_factory is not MISSING:
         return field.default_factory
     return repeat(None if field.default is MISSING else field.default).__next__
+
+
+def report_unlocked_change(table: str) -> None:
+    """Log that a row was changed without a lock; two such changes at once can lose one.
+
+    A person's request is not refused for it. The tests replace this function by one that fails.
+
+    Args:
+        table: The name of the table.
+    """
+    log.error("a row was changed without a lock", extra={"table": table})
 
 
 class Repository(Generic[V]):
@@ -120,6 +133,9 @@ class Repository(Generic[V]):
             if "organization_id" in table.c:
                 self._by_id = self.select.where(equal(table, "id", "organization_id"))
                 self._by_id_for_one = self._by_id.where(*seen_by(table, sa.bindparam("subject_id")))
+            self._lock = (
+                sa.select(table.c.id).where(equal(table, "id")).with_for_update(key_share=True)
+            )
 
     def values(self, entity: V) -> dict[str, Any]:
         """Return the columns of a new row, without `seq`.
@@ -157,6 +173,8 @@ class Repository(Generic[V]):
         """
         rows = [self.values(entity) for entity in entities]
         tx.run(self._insert, rows[0] if len(rows) == 1 else rows)
+        if "id" in self._paths:
+            tx.locked_ids.update(row["id"] for row in rows)
 
     def all(
         self, tx: Transaction, statement: sa.Executable, parameters: Mapping[str, Any] | None = None
@@ -209,6 +227,25 @@ class Repository(Generic[V]):
                 kind.
         """
         return require_found(self.find(tx, scope, id), self._name, id)
+
+    def get_for_change(self, tx: Transaction, scope: Scope, id: str) -> V:
+        """Return the entity, whose row stays locked until this transaction ends.
+
+        Raises:
+            NotFound: There is none that the scope sees.
+        """
+        self.get(tx, scope, id)  # so that nobody locks the rows of others
+        tx.lock(self._lock, {"id": id})
+        return self.get(tx, scope, id)
+
+    def first_locked(
+        self, tx: Transaction, statement: sa.Executable, parameters: Mapping[str, Any]
+    ) -> V | None:
+        """Return the entity of a `with_for_update` statement; its row is then locked."""
+        entity = self.first(tx, statement, parameters)
+        if entity is not None:
+            tx.locked_ids.add(entity.id)  # type: ignore[attr-defined]
+        return entity
 
     def by_ids(self, tx: Transaction, ids: Sequence[str]) -> list[V]:
         """Return the entities with these ids, in order, without deleted ones.
@@ -369,23 +406,36 @@ class Repository(Generic[V]):
         ]
 
     def updates(
-        self, *names: str, where: sa.ColumnElement[bool] | None = None
+        self,
+        *names: str,
+        where: sa.ColumnElement[bool] | None = None,
+        locked: str | None = "id",
     ) -> Callable[..., int]:
         """Return a function that stores these columns of an entity.
 
-        The function finds the row by id and condition, and returns the number of matched rows.
+        The function finds the row by id and condition, and returns the number of matched rows. It
+        writes all these columns, so it would take back what another transaction wrote since the
+        entity was read. So the entity must be read under a lock, as `get_for_change` reads it, or a
+        condition must compare the row. The log names a table that is changed otherwise. Under the
+        tests such a change fails.
 
         Args:
             *names: Fields of the entity; a part of `author` or `usage` is named by its column.
             where: A condition on the row, whose parameters the function takes by name; None: the id
                 alone.
+            locked: The field with the id of the row that must be locked, such as "user_id" if the
+                user's lock protects the entity. None: nobody else writes these columns, or their
+                new values do not depend on what was read.
         """
+        key = attrgetter(locked) if locked and where is None else None
         this = self.table.c.id == sa.bindparam("this_id")
         statement = setter(self.table, *names, where=this if where is None else this & where)
         reads = {f"new_{name}": attrgetter(self._paths[name]) for name in names}
         writes = {f"new_{name}": write for name, write in self._writes.items() if name in names}
 
         def update(tx: Transaction, entity: V, **parameters: Any) -> int:
+            if key and key(entity) not in tx.locked_ids:
+                report_unlocked_change(self.table.name)
             columns = {name: read(entity) for name, read in reads.items()}
             for name, write in writes.items():
                 columns[name] = write(columns[name])

@@ -48,6 +48,8 @@ class Transaction:
             so they are not cached.
         history_bytes: The size of each chain's history when this transaction first checked it, by
             chain id.
+        locked_ids: The ids of the rows that this transaction has locked or inserted. A row must be
+            locked before it is read for a change (see `Repository.updates`).
     """
 
     connection: Connection
@@ -58,6 +60,7 @@ class Transaction:
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     has_written: bool = False
     history_bytes: dict[str, int] = field(default_factory=dict)
+    locked_ids: set[str] = field(default_factory=set)
     _cursors: dict[bool, Any] = field(default_factory=dict)
 
     def run(
@@ -139,16 +142,18 @@ class Transaction:
         return rows[0] if rows else None
 
     def lock(self, statement: Executable, parameters: Mapping[str, Any]) -> None:
-        """Lock the rows of a `with_for_update` statement until the transaction ends.
+        """Lock the row of a `with_for_update` statement until the transaction ends.
 
-        Does nothing on SQLite, where only one transaction writes at a time.
+        Sends nothing on SQLite, where only one transaction writes at a time.
 
         Args:
             statement: A select with `with_for_update`, built once, at import.
-            parameters: Its parameters by name.
+            parameters: Its parameters by name, usually the row's `id`.
         """
         if self.connection.dialect.name != "sqlite":
             self.all(statement, parameters)
+        if id := parameters.get("id"):
+            self.locked_ids.add(id)
 
     def _cursor(self, prepared: PreparedStatement) -> Any:
         """Return this transaction's cursor: all rows of a statement are read before the next one.

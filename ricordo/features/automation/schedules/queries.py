@@ -117,7 +117,7 @@ def lock(tx: Transaction, schedule_id: str) -> ScheduledMessage | None:
         tx: The transaction.
         schedule_id: A schedule of any user.
     """
-    return _ROWS.first(tx, _LOCK, {"id": schedule_id})
+    return _ROWS.first_locked(tx, _LOCK, {"id": schedule_id})
 
 
 def count(tx: Transaction, agent_id: str) -> int:

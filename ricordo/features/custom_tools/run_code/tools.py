@@ -7,7 +7,7 @@ from typing import Any, Literal
 import orjson
 
 from ricordo.domain.message import ToolReturnPart
-from ricordo.errors import RicordoError, Unavailable
+from ricordo.errors import RicordoError, Unavailable, require_others_failure
 from ricordo.features.custom_tools.source.javascript import node_command
 from ricordo.sandbox.process import SandboxProcess, program_beside
 from ricordo.sandbox.service import SandboxCall, SandboxLimits
@@ -148,6 +148,7 @@ async def _called(
     try:
         tool_return = await context.call_tool(str(name), arguments)
     except RicordoError as error:
+        require_others_failure(error)
         return {"status": "error", "value": str(error)}
     return {"status": tool_return.status, "value": _value(tool_return)}
 

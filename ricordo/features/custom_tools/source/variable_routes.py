@@ -155,7 +155,7 @@ async def modify(context: RequestContext, variable_id: str, body: VariableUpdate
         sealed = Secret(context.runtime.settings.data_dir).encrypt(body.value)
 
     def change(tx: Transaction) -> Variable:
-        variable = queries.get(tx, context.scope, variable_id)
+        variable = queries.get_for_change(tx, context.scope, variable_id)
         if body.key:
             variable = replace(variable, name=body.key)
         if sealed:

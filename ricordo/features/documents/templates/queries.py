@@ -83,9 +83,12 @@ def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Tem
     Raises:
         NotFound: if there is none.
     """
+    named = {"organization_id": scope.organization_id, "name": name}
     if locks:
-        tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
-    if (template := find(tx, scope, name)) is None:
+        template = _ROWS.first_locked(tx, _LOCK, named)
+    else:
+        template = _ROWS.first(tx, _NAMED, named)
+    if template is None:
         raise NotFound(f'There is no template "{name[:100]}". The page Templates lists them.')
     return template
 

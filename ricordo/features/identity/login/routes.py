@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from ricordo.api.guard import COOKIE, refuse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE, Scope
-from ricordo.errors import DatabaseFailed, Forbidden, Invalid, NotFound, Unavailable
+from ricordo.errors import Forbidden, Invalid, NotFound, Unavailable, require_others_failure
 from ricordo.features.identity.login.service import (
     ATTEMPT_SECONDS,
     LoginProvider,
@@ -85,9 +85,8 @@ async def come_back(request: Request, state: str = "", code: str = "", error: st
         key, scope = await runtime.store.write(
             lambda tx: open_session(tx, secret, identifier, claims, seconds)
         )
-    except DatabaseFailed:
-        raise
     except (Unavailable, Forbidden, Invalid) as fault:
+        require_others_failure(fault)
         user = await runtime.store.read(
             lambda tx: users.named(tx, Scope().organization_id, identifier)
         )

@@ -53,6 +53,7 @@ update = FACTS.updates(
     "replacement_id",
     "resolved_at",
     "resolved_by",
+    locked="user_id",
 )
 _OF_STATES = (
     FACTS.select.where(equal(user_facts, "user_id"), one_of(user_facts.c.state, "states"))

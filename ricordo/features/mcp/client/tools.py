@@ -11,7 +11,7 @@ import orjson
 
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.tool import Tool, ToolType
-from ricordo.errors import DatabaseFailed, RicordoError, Unavailable
+from ricordo.errors import RicordoError, Unavailable, require_others_failure
 from ricordo.features.mcp.client import queries, service
 from ricordo.features.mcp.client.commands import over_stdio
 from ricordo.features.mcp.client.listed_tools import ListedTool, plain, read_tools
@@ -118,9 +118,8 @@ class McpRunner:
                 output, served = await send()
             if output is not None:
                 return output
-        except DatabaseFailed:
-            raise
         except Unavailable as error:
+            require_others_failure(error)
             await self._note(store, server, error)
             raise type(error)(
                 f'The MCP server "{server.name}" failed: {error} Its tools do not work until it '
@@ -152,9 +151,8 @@ class McpRunner:
         try:
             session = self._open(store, server, scope.user_id)
             listed = await self._listed(session)
-        except DatabaseFailed:
-            raise
         except Unavailable as error:
+            require_others_failure(error)
             await self._note(store, server, error)
             raise type(error)(f'The MCP server "{server.name}" failed: {error}') from error
         refused = dict(session.traffic.tools.refused)
@@ -327,7 +325,7 @@ class McpRunner:
         if server.last_error != reason:
 
             def work(tx: Transaction) -> None:
-                stored = queries.get(tx, Scope(server.organization_id), server.id)
+                stored = queries.get_for_change(tx, Scope(server.organization_id), server.id)
                 queries.note(tx, replace(stored, last_error=reason, last_at=tx.clock.now()))
 
             await store.write(work)

@@ -12,7 +12,7 @@ from sqlalchemy import Index, Select, UniqueConstraint, and_, bindparam, func, o
 
 from ricordo.domain.clock import DAY
 from ricordo.domain.scope import Scope
-from ricordo.storage import proposals
+from ricordo.storage import organizations, proposals, users
 from ricordo.storage.engine.repository import Missing, Replacing, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import (
@@ -219,12 +219,27 @@ def of_owners(tx: Transaction, ids: list[str]) -> dict[str, Preferences]:
     return {row.owner_id: row for row in rows}
 
 
-def save(tx: Transaction, row: Preferences) -> None:
-    """Store a user's preferences, and replace earlier ones.
+def get_for_change(tx: Transaction, scope: Scope, user_id: str | None) -> Preferences:
+    """Lock the owner until this transaction ends, and return the owner's preferences.
 
     Args:
         tx: The transaction.
-        row: All preferences of the user.
+        scope: The caller; only its organization matters.
+        user_id: The owner; None for the organization.
+    """
+    if user_id:
+        users.lock(tx, user_id)
+    else:
+        organizations.lock(tx, scope.organization_id)
+    return inherited(tx, scope, user_id)[0]
+
+
+def save(tx: Transaction, row: Preferences) -> None:
+    """Store preferences that `get_for_change` returned, with their changes.
+
+    Args:
+        tx: The transaction.
+        row: All preferences of the owner.
     """
     tx.run(_SAVE, _PREFERENCES.values(row))
 

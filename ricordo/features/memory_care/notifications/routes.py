@@ -145,7 +145,7 @@ def _change(
     changes = body.model_dump(include=body.model_fields_set)
     if url := changes.get("webhook_url"):
         require_callable(url, allow_private=context.runtime.settings.allow_private_callbacks)
-    preferences = queries.inherited(tx, context.scope, user_id)[0]
+    preferences = queries.get_for_change(tx, context.scope, user_id)
     changed = replace(
         preferences, **changes, problem=None, retry_at=None, updated_at=tx.clock.now()
     )

@@ -336,7 +336,7 @@ def note_problem(tx: Transaction, job: Job, problem: str) -> None:
         problem: A sentence for the user.
     """
     user_id = job.payload["user_id"]
-    personal, _ = queries.inherited(tx, Scope(job.organization_id), user_id)
+    personal = queries.get_for_change(tx, Scope(job.organization_id), user_id)
     now = tx.clock.now()
     paused = replace(personal, problem=problem, retry_at=now + RETRY_AFTER, updated_at=now)
     queries.save(tx, paused)

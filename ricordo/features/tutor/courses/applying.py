@@ -281,6 +281,7 @@ def store_course(
 def _retire(tx: Transaction, agent_ids: Sequence[str]) -> None:
     """Hide the agents that are no longer in the file; their conversations remain."""
     for agent_id in agent_ids:
+        agents.lock(tx, SCOPE, agent_id)
         agent = agents.find(tx, SCOPE, agent_id)
         if agent and not agent.hidden:
             agents.update(tx, replace(agent, hidden=True), None)

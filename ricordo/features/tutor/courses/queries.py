@@ -84,9 +84,11 @@ def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Sto
     Raises:
         NotFound: if there is no such course.
     """
+    named = {"organization_id": scope.organization_id, "name": name}
     if locks:
-        tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
-    course = find(tx, scope, name)
+        course = _ROWS.first_locked(tx, _LOCK, named)
+    else:
+        course = _ROWS.first(tx, _NAMED, named)
     if course is None:
         raise NotFound(f'There is no course "{name[:80]}". Create it with: ricordo course new NAME')
     return course

@@ -223,7 +223,9 @@ def _note_fault(tx: Transaction, name: str, fault: str) -> None:
     if stored is None:
         with suppress(Collision):
             queries.insert(tx, replace(_new_course(name), fault=fault))
-    elif stored.fault != fault:
+        return
+    stored = queries.get(tx, SCOPE, name, locks=True)
+    if stored.fault != fault:
         queries.change(tx, replace(stored, fault=fault))
 
 

@@ -61,6 +61,7 @@ def choose_learning(
     body: LearnerChoiceRequest,
 ) -> Json:
     """Set the user's choices for a course: noting, sharing, and days of retention."""
+    users.lock(tx, users.require(tx, context.scope, user_id).id)
     learner = _owned(tx, context, user_id, course_name)
     chosen = {
         name: field

@@ -211,6 +211,20 @@ def get(tx: Transaction, scope: Scope, name: str) -> BackgroundTask:
     return task
 
 
+def find_for_change(tx: Transaction, scope: Scope, name: str) -> BackgroundTask | None:
+    """Lock the task with this name until the transaction ends, and return it; None if missing."""
+    task = find(tx, scope, name)
+    if task:
+        return lock(tx, task.id)
+    return None
+
+
+def get_for_change(tx: Transaction, scope: Scope, name: str) -> BackgroundTask:
+    """Lock the task with this name until the transaction ends, and return it. Raises NotFound."""
+    lock(tx, get(tx, scope, name).id)
+    return get(tx, scope, name)
+
+
 def by_id(tx: Transaction, task_id: str) -> BackgroundTask | None:
     """Return any organization's task, or None.
 
@@ -371,7 +385,7 @@ def lock_run(tx: Transaction, run_id: str) -> TaskRun | None:
         tx: The transaction.
         run_id: The run.
     """
-    return RUNS.first(tx, _LOCK_RUN, {"id": run_id})
+    return RUNS.first_locked(tx, _LOCK_RUN, {"id": run_id})
 
 
 def open_run_of(tx: Transaction, task_id: str, user_id: str) -> TaskRun | None:

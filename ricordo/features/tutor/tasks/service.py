@@ -45,7 +45,7 @@ def put(tx: Transaction, scope: Scope, agent_id: str, request: TaskRequest) -> B
     """
     agents.require(tx, scope, agent_id)
     queries.remove_orphans(tx)
-    stored = queries.find(tx, scope, request.name)
+    stored = queries.find_for_change(tx, scope, request.name)
     now = tx.clock.now()
     if stored and stored.course:
         raise Conflict(
@@ -113,7 +113,8 @@ def set_enabled(tx: Transaction, scope: Scope, name: str, *, is_on: bool) -> Bac
     Raises:
         NotFound: there is no such task.
     """
-    stored = _get(tx, scope, name)
+    _get(tx, scope, name)
+    stored = queries.get_for_change(tx, scope, name)
     return _store(tx, stored, replace(stored, enabled=is_on))
 
 
@@ -358,6 +359,8 @@ def follow_courses(tx: Transaction) -> None:
             expression = None
             if course_task.cron:
                 expression = _zoned(course_task.cron, course_task.timezone, agent.timezone)
+            if old_task:
+                old_task = queries.lock(tx, old_task.id)
             changed = replace(
                 old_task or new_task,
                 agent_id=agent_id,

@@ -72,6 +72,7 @@ async def test_agents_are_listed_by_template_and_migrated_to_its_version(stage: 
     assert await found(base_template_id=template.id, template_id=mark["template_id"]) == [one]
 
     def change(tx: Transaction) -> Job:
+        agents.lock(tx, SCOPE, agent)
         agents.update(tx, replace(agents.load(tx, SCOPE, agent).agent, system="Two."))
         newest = save_template(tx, context, template.name)
         options = TemplateSaveRequest(migrate_agents=True)

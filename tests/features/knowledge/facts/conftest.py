@@ -1,9 +1,10 @@
 """A store with a user, and messages from which facts are stored."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +19,7 @@ from ricordo.features.knowledge.facts.records import FactDraft, FactState, UserF
 from ricordo.storage import users
 from ricordo.storage.engine.store import Store, Transaction
 
+T = TypeVar("T")
 _NUMBERS = count(1)
 
 
@@ -56,7 +58,16 @@ class FactBook:
         self, spoken: list[Message], drafts: list[FactDraft], policy: FactPolicy = "direct"
     ) -> FilingReport:
         reading = Reading(LOCAL_ORGANIZATION, self.user.id, policy, spoken)
-        return await self.store.write(lambda tx: file_drafts(tx, reading, drafts))
+        return await self.changed(lambda tx: file_drafts(tx, reading, drafts))
+
+    async def changed(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` in a transaction that has locked the user."""
+
+        def locked(tx: Transaction) -> T:
+            users.lock(tx, self.user.id)
+            return work(tx)
+
+        return await self.store.write(locked)
 
     async def facts(self, *states: FactState) -> list[UserFact]:
         wanted: tuple[FactState, ...] = states or ("current",)

@@ -69,7 +69,7 @@ async def test_unrelated_facts_never_end_each_other(book: FactBook) -> None:
             reading = Reading(LOCAL_ORGANIZATION, book.user.id, "direct", [said])
             file_drafts(tx, reading, [draft])
 
-    await book.store.write(claim_all)
+    await book.changed(claim_all)
     assert await book.facts("ended", "replaced") == []
 
 
@@ -90,6 +90,7 @@ def claim_of(fact: UserFact, said: Message, **fields: Any) -> FactDraft:
 def say(tx: Transaction, user_id: str, text: str, policy: FactPolicy) -> None:
     said = message(text, user_id)
     reading = Reading(LOCAL_ORGANIZATION, user_id, policy, [said])
+    users.lock(tx, user_id)
     file_drafts(tx, reading, drafts_in(said.id, said.text, said.created_at))
 
 
@@ -152,7 +153,7 @@ async def test_rejected_facts_are_not_proposed_again(
 ) -> None:
     await book.say("I live in Graz.", policy="propose")
     (fact,) = await book.facts("proposed")
-    await book.store.write(lambda tx: decisions.reject(tx, fact, book.user.id))
+    await book.changed(lambda tx: decisions.reject(tx, fact, book.user.id))
     report = await book.say("I really live in Graz now.", policy="propose")
     assert (report.added, report.refused) == (0, 1)
     assert await book.facts("proposed", "current") == []
@@ -162,7 +163,7 @@ async def test_an_approved_fact_ends_what_it_contradicts(book: FactBook) -> None
     await book.say("My favourite drink is tea.", at="2026-05-01")
     await book.say("My favourite drink is now coffee.", policy="propose", at="2026-11-02")
     (proposed,) = await book.facts("proposed")
-    await book.store.write(lambda tx: decisions.approve(tx, proposed, book.user.id))
+    await book.changed(lambda tx: decisions.approve(tx, proposed, book.user.id))
     (current,) = await book.facts()
     (ended,) = await book.facts("ended")
     assert (current.value, ended.value) == ("coffee", "tea")
@@ -180,7 +181,7 @@ async def test_a_corrected_fact_keeps_its_old_wording_and_both_are_deleted_toget
     def correct(tx: object) -> UserFact:
         return decisions.change(tx, fact, change, book.user.id)  # type: ignore[arg-type]
 
-    new = await book.store.write(correct)
+    new = await book.changed(correct)
     assert (new.value, new.evidence) == ("gratwein", fact.evidence)
     assert [older.sentence for older in await book.facts("replaced")] == ["I live in Graz."]
     assert await book.store.write(lambda tx: queries.remove(tx, new)) == 2
