@@ -320,7 +320,7 @@ def test_the_corpus_has_at_least_200_different_texts() -> None:
     "most", [pytest.param(6, id="short"), pytest.param(99, id="long", marks=pytest.mark.soak)]
 )
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_nothing_poisoned_is_written_where_somebody_decides(
+async def test_poisoned_text_is_not_written_without_a_decision(
     stage_and_web: tuple[Stage, Web], family: str, most: int
 ) -> None:
     stage, web = stage_and_web

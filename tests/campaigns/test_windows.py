@@ -282,6 +282,7 @@ class _Campaign:
         model = self._model()
 
         def work(tx: Transaction) -> None:
+            agents.lock(tx, Scope(), agent_id)
             agent = agents.load(tx, Scope(), agent_id).agent
             agents.update(
                 tx,
