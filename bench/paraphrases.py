@@ -1,9 +1,9 @@
-"""`python -m bench.paraphrases`: how well sentences that say a thing in other words are listed.
+"""`python -m bench.paraphrases`: how well a list to forget finds a thing in other words.
 
 The pairs of `bench/data/paraphrases.toml` are in five languages, and half of them are no
 paraphrase. Things and their translations stay together: the first four things of each language are
 one half, and the others are the other half. A threshold is chosen on one half and measured on the
-other; then the halves change sides.
+other; then the two halves are swapped.
 
 Half of the pairs are paraphrases, but in a memory nearly every sentence is about something else. So
 a threshold is allowed only if the things in English list at most ten of 1,000 sentences of
@@ -28,7 +28,7 @@ DATA = Path(__file__).parent / "data"
 LONGTALK = DATA / "longtalk-dev.json.xz"
 THRESHOLDS = tuple(round(0.05 * number, 2) for number in range(2, 15))
 _SENTENCES = 1_500
-# Sentences about anything that a list may have, of 1,000.
+# The most sentences that a list may have, of 1,000 sentences about anything.
 _MOST_OTHERS = 10
 
 

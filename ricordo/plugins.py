@@ -194,20 +194,6 @@ class PromptAddition:
     tools: frozenset[str] = frozenset()
     label: str = ""
 
-    def is_for(self, state: "AgentState") -> bool:
-        """Return whether this agent gets the addition.
-
-        Args:
-            state: The agent with its tools and blocks.
-        """
-        if not self.setting and not self.tools and not self.label:
-            return True
-        return (
-            bool(state.agent.settings.get(self.setting))
-            or any(tool.name in self.tools for tool in state.tools)
-            or any(block.shown_label == self.label for block in state.blocks)
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class AfterTurn:

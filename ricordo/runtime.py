@@ -177,8 +177,14 @@ class Runtime:
 
         A few statements serve all agents; agents without additions need none.
         """
+        all_settings = [item for state in states for item in state.agent.settings.items()]
+        settings = {name for name, setting in all_settings if setting}
+        tools = {tool.name for state in states for tool in state.tools}
+        labels = {block.shown_label for state in states for block in state.blocks}
         for addition in self.additions:
-            if any(addition.is_for(state) for state in states):
+            is_for_all = not (addition.setting or addition.tools or addition.label)
+            is_used = addition.setting in settings or addition.label in labels
+            if is_for_all or is_used or not tools.isdisjoint(addition.tools):
                 states = addition.complete(tx, states)
         return states
 

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from ricordo.domain.scope import Scope
 from ricordo.features import FEATURES
 from ricordo.plugins import load_plugins
-from ricordo.storage.engine import sqlite
+from ricordo.storage.engine import repository, sqlite
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.schema.columns import metadata
@@ -117,7 +117,15 @@ def pytest_configure(config: pytest.Config) -> None:
     # On a machine with tesseract the server would read the pictures of every test. Tests of picture
     # reading turn it on.
     os.environ["RICORDO_PICTURE_TEXT"] = "off"
+    repository.report_unlocked_change = _refuse_unlocked_change
     _keep_files_in_memory()
+
+
+LOG_UNLOCKED_CHANGE = repository.report_unlocked_change
+
+
+def _refuse_unlocked_change(table: str) -> None:
+    raise RuntimeError(f"A row of {table} was not locked before its change.")
 
 
 def _keep_files_in_memory() -> None:

@@ -119,8 +119,8 @@ def test_the_readmes_conversation_is_remembered_after_a_sigkill(
 def say_something(seen: Seen) -> Answer:
     """Answer as a provider for the docs.
 
-    It has the model that the docs name. If a request offers the thermometer, it reads that first,
-    and then answers in a sentence.
+    The provider has the model that the docs name. If a request offers the tool `read_thermometer`,
+    the model first calls the tool, and then answers in a sentence.
     """
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "gpt-4.1", "object": "model"}]})

@@ -36,8 +36,8 @@ SETTINGS = {
 _QUESTIONS = 100
 _P50 = 60
 _COMPARED = 20_000
-# The order of additions changes a similarity by at most this. Passages with equal texts may replace
-# each other.
+# The order in which products are added changes a similarity by at most this. Passages with equal
+# texts may replace each other.
 _EQUAL = 1e-5
 _MODES = (("by meaning alone", "vector"), ("as shipped", "hybrid"), ("words alone", "fts"))
 

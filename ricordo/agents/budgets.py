@@ -4,7 +4,8 @@ Background work stops first, at 80 %; from 100 % on no turn begins. A budget nev
 turn. Without a budget the check costs nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from ricordo.domain.agent import Agent
@@ -12,12 +13,13 @@ from ricordo.domain.clock import DAY, SECOND, day_of, to_datetime
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
-from ricordo.domain.usage import Budget
+from ricordo.domain.usage import Budget, Expense, Usage
 from ricordo.errors import Invalid, ModelError
+from ricordo.llm.embedding.remote import metered
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 from ricordo.storage import agents, jobs, runs
-from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 DAILY_TOKENS = "daily_tokens"  # among an agent's settings
 BACKGROUND_PERCENT = 80
@@ -89,6 +91,37 @@ def require_common_budget(tx: Transaction, settings: Settings, organization_id: 
     for owner, budget in _budgets(tx, settings, organization_id, None):
         if budget.is_spent(100):
             raise BudgetSpent(owner, budget, 100)
+
+
+@asynccontextmanager
+async def embeddings_noted(
+    store: Store, organization_id: str, *, user_id: str | None, agent_id: str | None
+) -> AsyncIterator[None]:
+    """Record the embeddings made inside the `with` block in the ledger, even after an error.
+
+    Args:
+        store: The database.
+        organization_id: The organization that pays.
+        user_id: The user for whom texts are embedded; None without one.
+        agent_id: The agent whose texts are embedded; None without one.
+    """
+    with metered() as tokens:
+        try:
+            yield
+        finally:
+            expenses = [
+                Expense(
+                    organization_id=organization_id,
+                    purpose="embedding",
+                    model=handle,
+                    usage=Usage(count),
+                    agent_id=agent_id,
+                    user_id=user_id,
+                )
+                for handle, count in tokens.items()
+            ]
+            if expenses:
+                await store.write(lambda tx: runs.add_expense(tx, *expenses))
 
 
 async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bool:

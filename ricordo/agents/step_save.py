@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from ricordo.agents.followers import end_turn
@@ -44,7 +45,9 @@ from ricordo.domain.usage import Expense
 from ricordo.memory.commit import CommitOutcome, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edits import EditContext
+from ricordo.memory.egress import spans_of
 from ricordo.memory.summary import Summary
+from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import key_after_edits, key_without_edits, told_memory
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.search.index import insert_messages
@@ -164,7 +167,8 @@ async def save_step(
         # Tools and other requests may have opened or closed files since.
         if action.stop is None:
             (state,) = turn.runtime.complete(tx, (state,))
-            state = turn.cleared(state)
+            find_spans = partial(spans_of, settings.data_dir)
+            state = cleared_state(state, turn.destination, turn.clearance, find_spans)
         return _SavedStep(run, state, record, new_messages, prompt_key)
 
     saved = await _finish(turn.runtime.store.write(save))

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import orjson
@@ -30,8 +29,6 @@ from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
 from ricordo.llm.loose_json import read_json
 from ricordo.memory.edits import GuardSources, WorkingMemory, search_results
-from ricordo.memory.egress import spans_of
-from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.runtime import Runtime
 from ricordo.tools.rules import CallRules
@@ -365,15 +362,6 @@ class TurnContext:
             is_brief=self.profile != "full",
             has_line_numbers=self.memory_in_prompt == "step",
         )
-
-    def cleared(self, state: AgentState) -> AgentState:
-        """Return the state as the turn's model may see it.
-
-        Args:
-            state: The state as it was loaded; it is not changed.
-        """
-        find_spans = partial(spans_of, self.runtime.settings.data_dir)
-        return cleared_state(state, self.destination, self.clearance, find_spans)
 
     def is_untrusted(self) -> bool:
         """Return whether the step's prompt contains untrusted content."""

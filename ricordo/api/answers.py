@@ -274,8 +274,8 @@ async def read_answer(
             outcome = outcome.content
         content = make(outcome) if make else outcome
         pieces = _written(content, budget, ticket)
-        if pieces is None:
-            return weight(content)
+        if isinstance(pieces, int):
+            return pieces
         if ticket.size:
             response: Response = LargeAnswer(pieces)
         else:
@@ -385,7 +385,7 @@ def weight(content: Any) -> int:
     return size
 
 
-def _written(content: Any, budget: AnswerBudget, ticket: Ticket) -> list[bytes] | None:
+def _written(content: Any, budget: AnswerBudget, ticket: Ticket) -> list[bytes] | int:
     """Write a read's answer as JSON, and take its bytes if it is large.
 
     Args:
@@ -394,21 +394,27 @@ def _written(content: Any, budget: AnswerBudget, ticket: Ticket) -> list[bytes] 
         ticket: The answer's ticket; it may have bytes already, for which the answer waited.
 
     Returns:
-        The pieces of the answer; None if there is no room for it.
+        The pieces of the answer. If there is no room for it, its size, for which to wait: the real
+        size, since the ticket already has room for an estimate that is too small.
 
     Raises:
         TooLong: if it is above the limit of one answer.
     """
     pieces = []
     size = 0
+    has_room = True
     for piece in _joined(json_pieces(content)):
         size += len(piece)
         if size > SMALL:
             if budget.is_above_one(size):
                 budget.require_one(max(size, weight(content)))
-            if not ticket.take(max(size, ticket.size)):
-                return None
-        pieces.append(piece)
+            has_room = has_room and ticket.take(max(size, ticket.size))
+        if has_room:
+            pieces.append(piece)
+        else:
+            pieces.clear()
+    if not has_room:
+        return size
     if size > SMALL:
         ticket.take(size, must=True)
     return pieces

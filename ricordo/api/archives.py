@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Query, Response
 
+from ricordo.agents.budgets import embeddings_noted, require_budget
 from ricordo.agents.deletion import delete_archive
 from ricordo.api.call import (
     Paged,
@@ -39,6 +40,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.text import Json
 from ricordo.errors import Unsupported
 from ricordo.llm.egress import destination_of, embed
+from ricordo.llm.embedding.remote import RemoteEmbedder
 from ricordo.memory.commit import file_passages
 from ricordo.search import index
 from ricordo.search.index import PassageFilter, insert_passages
@@ -234,14 +236,21 @@ async def list_passages(
     attached, rows = await context.store.read(read)
     passages = [_passage(context, row, attached) for row in rows]
     if include_embeddings:
-        await _add_vectors(context, passages, {row.id: row.egress for row in rows})
+        await _add_vectors(context, agent_id, passages, {row.id: row.egress for row in rows})
     return passages
 
 
 async def _add_vectors(
-    context: RequestContext, passages: Sequence[Json], labels: Mapping[str, str | None]
+    context: RequestContext,
+    agent_id: str,
+    passages: Sequence[Json],
+    labels: Mapping[str, str | None],
 ) -> None:
-    """Add the vectors of passages that their embedding model may see."""
+    """Add the vectors of passages that their embedding model may see.
+
+    Tokens of a provider's model count toward the budgets and are in the ledger.
+    """
+    scope = context.scope
     by_model: dict[str, list[Json]] = {}
     for passage in passages:
         if config := passage["embedding_config"]:
@@ -250,11 +259,21 @@ async def _add_vectors(
         embedder = context.runtime.models.embedders.get(handle)
         destination = destination_of(embedder, context.runtime.new_clearance())
         group = [passage for passage in group if permits(labels[passage["id"]], destination)]  # noqa: PLW2901
-        vectors = await embed(
-            embedder, [passage["text"] for passage in group], context.runtime.new_clearance()
-        )
+        if isinstance(embedder, RemoteEmbedder):
+            await context.store.read(partial(_require_budget, context=context, agent_id=agent_id))
+        async with embeddings_noted(
+            context.store, scope.organization_id, user_id=scope.subject, agent_id=agent_id
+        ):
+            vectors = await embed(
+                embedder, [passage["text"] for passage in group], context.runtime.new_clearance()
+            )
         for passage, vector in zip(group, vectors, strict=True):
             passage["embedding"] = vector
+
+
+def _require_budget(tx: Transaction, *, context: RequestContext, agent_id: str) -> None:
+    agent = agents.load(tx, context.scope, agent_id).agent
+    require_budget(tx, context.runtime.settings, agent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,10 @@ class Authentication:
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
         self._host = settings.host
         self._process_key: bytes | None = None
-        self._has_login = settings.oidc_issuer is not None
+        # Only a server on this machine, without a key in its settings and without a login, may
+        # answer callers without a key.
+        has_login = settings.oidc_issuer is not None
+        self.may_be_local = self._key is None and not has_login and self._host in LOOPBACK
         self._secret = Secret(settings.data_dir)
         self._cached: OrderedDict[str, _CachedKey] = OrderedDict()
         # Keys that the database does not know, with the time until which this is cached.
@@ -214,6 +217,8 @@ class Authentication:
                 network count together.
             key: The key of the request. A known key is not delayed because of other callers.
         """
+        if not self._failures:
+            return
         failures = self._failures.get(network_of(address))
         if (
             failures is None
@@ -242,7 +247,7 @@ class Authentication:
                 up.
             asks: Read the database if the cached result is old. False: use only the cached result.
         """
-        if self._key is not None or self._has_login or self._host not in LOOPBACK:
+        if not self.may_be_local:
             return None
         if runtime is None:
             return _LOCAL_USER

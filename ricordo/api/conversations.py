@@ -48,7 +48,7 @@ from ricordo.api.models.base import (
     Timestamp,
 )
 from ricordo.api.models.compaction import CompactRequest, CompactResponse
-from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
+from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses
 from ricordo.api.models.models import ModelSettingsRequest, settings_response
 from ricordo.api.models.turns import SendRequest, TurnResponse
 from ricordo.api.routing import Routes
@@ -418,7 +418,7 @@ async def list_messages(
     rows = await context.store.read(
         lambda tx: conversations.page_of_history(tx, context.scope, conversation, page, keeps)
     )
-    return messages_response(rows, view)
+    return message_responses(rows, view)
 
 
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)

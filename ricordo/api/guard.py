@@ -235,7 +235,8 @@ class Guard:
             key = _key(credential, is_git=bool(_GIT_PATH.match(path)))
         # Tools' programs, and pages with a token, are never the local user, even on a server
         # without keys.
-        if not key.startswith((program_keys.PREFIX, TOKEN)):
+        is_never_local = key.startswith((program_keys.PREFIX, TOKEN))
+        if self._authentication.may_be_local and not is_never_local:
             local = await self._authentication.local(runtime, asks=path not in _HEALTH)
             if local:
                 scope[REQUEST_SCOPE] = local

@@ -34,7 +34,6 @@ from ricordo.api.models.messages import (
     AnyMessage,
     MessageFormat,
     message_responses,
-    messages_response,
 )
 from ricordo.api.models.runs import RunResponse, StopReasonResponse, UsageResponse
 from ricordo.api.models.turns import (
@@ -221,7 +220,7 @@ def by_time(
         return messages.page(tx, context.scope, part, **columns)
 
     rows = messages.page_of_kept(read, page, keeps_some(view))
-    return messages_response(rows if page.order == "asc" else rows[::-1], view)
+    return message_responses(rows if page.order == "asc" else rows[::-1], view)
 
 
 def outcome_json(outcome: Mapping[str, bool]) -> dict[str, str]:
@@ -389,7 +388,7 @@ def turn_json(turn: Answer, view: MessageFormat) -> Json:
     names = ("content", "refusal")
     tokens = {name: turn.logprobs.get(name) for name in names} if turn.logprobs else None
     return {
-        "messages": messages_response(turn.messages, view),
+        "messages": message_responses(turn.messages, view),
         "stop_reason": StopReasonResponse.of(turn.run),
         "usage": UsageResponse.of(turn.run),
         "logprobs": tokens,
@@ -469,7 +468,7 @@ def keeps_some(view: MessageFormat) -> Callable[[Message], bool]:
     Args:
         view: The format of the messages.
     """
-    return lambda message: bool(message_responses(message, view))
+    return lambda message: bool(message_responses([message], view))
 
 
 def _approval(body: ApprovalDecisionRequest) -> Approval:

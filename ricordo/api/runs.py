@@ -15,7 +15,6 @@ from ricordo.api.models.messages import (
     AnyMessage,
     MessageFormat,
     message_responses,
-    messages_response,
 )
 from ricordo.api.models.runs import (
     Feedback,
@@ -148,7 +147,7 @@ def list_messages(
     def read(part: Page) -> list[Message]:
         return messages.page_of_run(tx, context.scope, part, run)
 
-    return messages_response(messages.page_of_kept(read, page, keeps_some(view)), view)
+    return message_responses(messages.page_of_kept(read, page, keeps_some(view)), view)
 
 
 @router.get("/{run_id}/usage", response_model=RunUsageResponse)
@@ -283,7 +282,7 @@ def list_all_messages(
 @_messages.get("/{message_id}", response_model=list[AnyMessage])
 def retrieve_message(tx: Transaction, context: RequestContext, message_id: str) -> list[Json]:
     """Return one stored message in the form in which it is shown: reasoning, text, calls."""
-    return message_responses(messages.get(tx, context.scope, message_id), MessageFormat())
+    return message_responses([messages.get(tx, context.scope, message_id)], MessageFormat())
 
 
 @_messages.get("/{message_id}/memory", response_model=LineageResponse)
@@ -333,4 +332,4 @@ def _messages_json(
     def read(part: Page) -> list[Message]:
         return messages.page(tx, context.scope, part, **columns)
 
-    return messages_response(messages.page_of_kept(read, page, keeps_some(view)), view)
+    return message_responses(messages.page_of_kept(read, page, keeps_some(view)), view)

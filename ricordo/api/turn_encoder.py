@@ -98,7 +98,7 @@ class TurnEncoder:
         # A message may come in a separate event and again in the event of its step.
         fresh = [message for message in messages if message.id not in self._saved]
         self._saved.update(message.id for message in fresh)
-        wires = (wire for message in fresh for wire in message_responses(message, self._view))
+        wires = message_responses(fresh, self._view)
         return [self._numbered(unsent) for wire in wires for unsent in self._unsent(wire)]
 
     def _unsent(self, wire: Json) -> list[Json]:

@@ -4,14 +4,13 @@ Embeddings by a provider's model are recorded as expenses, and may be postponed 
 that another server may have taken over writes nothing any more.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
-from ricordo.agents.budgets import put_off
+from ricordo.agents.budgets import embeddings_noted, put_off
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler, Report
-from ricordo.domain.usage import Expense, Usage
-from ricordo.llm.embedding.remote import RemoteEmbedder, metered
+from ricordo.llm.embedding.remote import RemoteEmbedder
 from ricordo.memory.approval import EXPIRY
 from ricordo.runtime import Runtime
 from ricordo.search import partitions
@@ -44,31 +43,16 @@ async def postponed(runtime: Runtime, job: Job) -> bool:
     return await put_off(runtime, job, _agent_of(job))
 
 
-@asynccontextmanager
-async def expenses_noted(runtime: Runtime, job: Job) -> AsyncIterator[None]:
+def expenses_noted(runtime: Runtime, job: Job) -> AbstractAsyncContextManager[None]:
     """Record the embeddings made inside the `with` block in the ledger, even after an error.
 
     Args:
         runtime: The server's parts.
         job: The job that pays: its organization, its user, and the agent in its payload.
     """
-    with metered() as tokens:
-        try:
-            yield
-        finally:
-            expenses = [
-                Expense(
-                    organization_id=job.organization_id,
-                    purpose="embedding",
-                    model=handle,
-                    usage=Usage(count),
-                    agent_id=_agent_of(job),
-                    user_id=job.user_id,
-                )
-                for handle, count in tokens.items()
-            ]
-            if expenses:
-                await runtime.store.write(lambda tx: runs.add_expense(tx, *expenses))
+    return embeddings_noted(
+        runtime.store, job.organization_id, user_id=job.user_id, agent_id=_agent_of(job)
+    )
 
 
 def _agent_of(job: Job) -> str | None:

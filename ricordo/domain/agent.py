@@ -339,16 +339,6 @@ class AgentState:
     shown_spans: Mapping[str, Sequence[LabelledSpan]] = field(default_factory=dict)
     group: dict[str, Any] | None = None
 
-    @property
-    def shown_blocks(self) -> tuple[Block, ...]:
-        """The blocks as the prompt shows them."""
-        return tuple(
-            replace(block, value=self.shown_texts[block.shown_label])
-            if block.rule == "read_only" and block.shown_label in self.shown_texts
-            else block
-            for block in self.blocks
-        )
-
 
 def effective(state: AgentState) -> AgentState:
     """Return the state with the model, settings and window of the conversation.

@@ -169,8 +169,7 @@ def has_hidden_text(text: str | None, known_texts: Iterable[str] = ()) -> bool:
         known_texts: Texts that may contain it, such as the text before a change.
     """
     runs = hidden_runs(text) if text else []
-    texts = list(known_texts) if runs else []
-    return any(not _is_known(text or "", run, texts) for run in runs)
+    return bool(runs and _new_runs(text or "", runs, _contexts_in(known_texts)))
 
 
 def without_hidden_text(text: str, known_texts: Iterable[str] = ()) -> str:
@@ -183,13 +182,14 @@ def without_hidden_text(text: str, known_texts: Iterable[str] = ()) -> str:
         text: The new text.
         known_texts: Texts that may contain it, such as the text before a change.
     """
+    runs = hidden_runs(text)
+    if not runs:
+        return text
+    known_contexts = _contexts_in(known_texts)
     # Removing one character can turn its neighbour into hidden text.
-    texts = list(known_texts)
-    while True:
-        runs = [run for run in hidden_runs(text) if not _is_known(text, run, texts)]
-        if not runs:
-            return text
+    while runs := _new_runs(text, hidden_runs(text), known_contexts):
         text = _replaced(text, runs, _remains)
+    return text
 
 
 def with_marks(text: str) -> str:
@@ -231,13 +231,8 @@ def describe_hidden(text: str, known_texts: Iterable[str] = ()) -> str:
         text: The new text.
         known_texts: Texts whose hidden characters are not listed, if they are in the same context.
     """
-    texts = list(known_texts)
-    counts = Counter(
-        character
-        for run in hidden_runs(text)
-        if not _is_known(text, run, texts)
-        for character in run.text
-    )
+    new_runs = _new_runs(text, hidden_runs(text), _contexts_in(known_texts))
+    counts = Counter(character for run in new_runs for character in run.text)
     names = [
         f"{count} × U+{ord(character):04X}"
         for character, count in counts.most_common(_LISTED_CHARACTERS)
@@ -383,9 +378,49 @@ def _remains(run: UnseenRun) -> str:
     return "\n" if any(separator in run.text for separator in _SEPARATORS) else ""
 
 
-def _is_known(text: str, run: UnseenRun, known_texts: list[str]) -> bool:
-    around = text[max(run.start - 1, 0) : run.end + 1]
-    return any(around in known_text for known_text in known_texts)
+def _new_runs(text: str, runs: list[UnseenRun], known_contexts: frozenset[str]) -> list[UnseenRun]:
+    """Return the runs of a text that no known text has in the same context.
+
+    Args:
+        text: The text.
+        runs: Its hidden runs, in their order.
+        known_contexts: The result of `_contexts_in` for the known texts.
+    """
+    if not known_contexts:
+        return runs
+    new_runs: list[UnseenRun] = []
+    sequences = _unseen_sequences(text)
+    end = 0
+    is_known = False
+    for run in runs:
+        while run.end > end:
+            start, end = next(sequences)
+            is_known = text[max(start - 1, 0) : end + 1] in known_contexts
+        if not is_known:
+            new_runs.append(run)
+    return new_runs
+
+
+def _contexts_in(known_texts: Iterable[str]) -> frozenset[str]:
+    """Return the sequences of invisible characters in the texts, with their neighbours.
+
+    Each occurs also without one or both neighbours, as at the start or the end of a text. A set
+    makes the comparison linear; a search for each sequence would be quadratic.
+    """
+    contexts: set[str] = set()
+    for text in known_texts:
+        for start, end in _unseen_sequences(text):
+            for first in {max(start - 1, 0), start}:
+                contexts |= {text[first:end], text[first : end + 1]}
+    return frozenset(contexts)
+
+
+def _unseen_sequences(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each sequence of characters that no font shows."""
+    characters = frozenset() if is_plain(text) else frozenset(filter(is_unseen, set(text)))
+    if characters:
+        for match in _pattern(characters).finditer(text):
+            yield match.span()
 
 
 def _replaced(text: str, runs: Iterable[UnseenRun], replacement: Callable[[UnseenRun], str]) -> str:

@@ -297,8 +297,8 @@ def background_scope(user: User, name: str) -> Scope:
 
     Args:
         user: The user whose data the work may use.
-        name: Meant as the name of the author; the user's name replaces it, so it has no effect.
+        name: The name of the work. The author of its changes is "<name> for <the user's name>".
     """
-    return Scope(
-        user.organization_id, role="user", user_name=name, scopes=OPERATOR_SCOPES
-    ).acting_for(user)
+    return Scope(user.organization_id, role="user", caller=name, scopes=OPERATOR_SCOPES).acting_for(
+        user
+    )

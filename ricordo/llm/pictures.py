@@ -19,6 +19,17 @@ _INLINE = "data:"
 FETCH_SECONDS = 20.0
 MOST_BYTES = 20 * 1024 * 1024
 _CACHED_PICTURES = 32
+# Pictures that are fetched at once; each may take 50 MiB until its size is known.
+_FETCHED_AT_ONCE = 8
+# The first bytes of each type of picture. Sources: PNG, W3C REC-png-3 section 5.2; JPEG, ITU-T T.81
+# annex B; GIF89a specification section 17.
+_FIRST_BYTES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+_WEBP = "image/webp"
 
 _log = logging.getLogger(__name__)
 
@@ -26,10 +37,30 @@ Fetch = Callable[[str], Awaitable[tuple[bytes, str]]]
 """Returns the bytes at an address and their media type; it must itself refuse private addresses."""
 
 
+def type_of_picture(content: bytes) -> str | None:
+    """Return the media type that the first bytes show; None for anything but a known picture.
+
+    Args:
+        content: The bytes of the file. WebP files begin with a RIFF header (RFC 9649 section 2.4).
+    """
+    for first_bytes, media_type in _FIRST_BYTES:
+        if content.startswith(first_bytes):
+            return media_type
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return _WEBP
+    return None
+
+
 def readable_picture(picture: ImagePart) -> ImagePart | None:
     """Return the picture in the providers' form.
 
-    Returns None if its data, kind or address is unreadable.
+    The type that the bytes show replaces a wrong type, since providers compare both.
+
+    Args:
+        picture: The picture of a message, with its data or its address.
+
+    Returns:
+        The picture; None if its data, kind or address is unreadable.
     """
     if picture.url is not None and picture.url.startswith(_INLINE):
         kind, _, encoded = picture.url.removeprefix(_INLINE).partition(";base64,")
@@ -46,7 +77,9 @@ def readable_picture(picture: ImagePart) -> ImagePart | None:
         media_type = "image/jpeg"
     encoded = "".join((picture.data or "").split())
     with suppress(ValueError):
-        if media_type in PICTURE_TYPES and base64.b64decode(encoded, validate=True):
+        content = base64.b64decode(encoded, validate=True)
+        media_type = type_of_picture(content) or media_type
+        if media_type in PICTURE_TYPES and content:
             return replace(picture, media_type=media_type, data=encoded)
     return None
 
@@ -61,6 +94,7 @@ class PictureCache:
         self._fetch = fetch
         self._seconds = seconds
         self._cached: dict[str, ImagePart] = {}
+        self._fetching = asyncio.Semaphore(_FETCHED_AT_ONCE)
 
     async def inline(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return the messages with each picture at an address fetched or replaced by a note."""
@@ -82,7 +116,7 @@ class PictureCache:
         if (cached := self._cached.get(url)) is not None:
             return cached
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._seconds), self._fetching:
                 content, media_type = await self._fetch(url)
         # any failure concerns only one picture, and a note can replace that
         except Exception as error:

@@ -36,7 +36,7 @@ from ricordo.llm.learned_dialect import NOTHING_LEARNED, LearnedDialect
 from ricordo.llm.openai_conform import is_refused
 from ricordo.llm.openai_dialect import OPENAI_ADDRESS, dialect_of
 from ricordo.llm.openai_format import strict_parameters
-from ricordo.llm.pictures import PictureCache
+from ricordo.llm.pictures import PictureCache, type_of_picture
 from ricordo.llm.policy import (
     CONNECT_TIMEOUT,
     CallPolicy,
@@ -201,7 +201,7 @@ def _without_refused(settings: dict[str, Any], learned: LearnedDialect) -> dict[
 
 
 async def fetch_picture(url: str) -> tuple[bytes, str]:
-    """Return the bytes at an address, and a media type.
+    """Return the bytes at an address, and the media type that they show.
 
     The library refuses private addresses, and more than 50 MiB.
 
@@ -209,17 +209,16 @@ async def fetch_picture(url: str) -> tuple[bytes, str]:
         url: The address of a picture in a message.
 
     Returns:
-        The bytes. The type is `image/png` even for other pictures, since the library prefers the
-        type that it is given, unless the address shows it too.
+        The bytes. Their type is empty if they are no known picture, such as those of a web page.
 
     Raises:
         ValueError: The address is private, or has too many bytes. Errors of the transport are
             raised too.
     """
-    download = await download_item(
-        ImageUrl(url, media_type="image/png"), data_format="bytes", type_format="mime"
-    )
-    return download["data"], download["data_type"]
+    # Without a type, the library refuses addresses that do not show one.
+    download = await download_item(ImageUrl(url, media_type="image/*"), data_format="bytes")
+    content = download["data"]
+    return content, type_of_picture(content) or ""
 
 
 def _bound_reached(error: BaseException) -> BoundReached | None:

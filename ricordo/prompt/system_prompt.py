@@ -184,7 +184,7 @@ def system_prompt(
     section = MemorySection(
         agent.agent_type,
         provider,
-        state.shown_blocks,
+        _with_shown_texts(state) if state.shown_texts else state.blocks,
         tuple(rule_lines),
         has_line_numbers=has_line_numbers,
     )
@@ -213,6 +213,16 @@ def system_prompt(
         memory=_digest(template, *([instructions] if instructions else []), memory),
         date=_digest(local.date().isoformat()),
         archive=_digest(str(has_archive), *tags),
+    )
+
+
+def _with_shown_texts(state: AgentState) -> tuple[Block, ...]:
+    """Return the blocks, with the texts that the prompt shows instead of stored ones."""
+    return tuple(
+        replace(block, value=state.shown_texts[block.shown_label])
+        if block.rule == "read_only" and block.shown_label in state.shown_texts
+        else block
+        for block in state.blocks
     )
 
 

@@ -4,10 +4,10 @@ An archive's row has the count and tags of its shared passages, for prompts. Pas
 do not change it, since other users see the archive too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import ColumnElement, delete, func, insert, select
 
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact, redact_values
@@ -335,6 +335,7 @@ def page_of_passages(
     *,
     search_text: str | None = None,
     scope: Scope | None = None,
+    without: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Passage]:
     """Return one page of the passages in these archives.
 
@@ -344,12 +345,15 @@ def page_of_passages(
         page: The part of the list.
         search_text: Only passages whose text contains it, in any case. None or "": all.
         scope: Passages that it does not see are left out; None: all passages are returned.
+        without: Texts by key of the metadata. Passages with one of them are left out.
     """
+    conditions: list[ColumnElement[bool]] = [passages.c.archive_id.in_(archive_ids)]
     if search_text:
-        contains_text = passages.c.text.icontains(search_text, autoescape=True)
-    else:
-        contains_text = None
-    return _PASSAGES.page(tx, scope, page, passages.c.archive_id.in_(archive_ids), contains_text)
+        conditions.append(passages.c.text.icontains(search_text, autoescape=True))
+    for key, texts in (without or {}).items():
+        value = func.coalesce(passages.c.metadata[key].as_string(), "")
+        conditions.append(value.not_in(texts))
+    return _PASSAGES.page(tx, scope, page, *conditions)
 
 
 def lock_passage(

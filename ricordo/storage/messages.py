@@ -309,8 +309,7 @@ def searchable_text(message: Message) -> str:
     Args:
         message: The message.
     """
-    is_event = message.role == "user" and not message.is_said
-    if message.role in ("system", "summary") or is_event:
+    if message.role in ("system", "summary") or message.is_event:
         return ""
     spoken = message.spoken
     texts = [spoken] if spoken else []

@@ -42,7 +42,7 @@ _change = ROWS.updates(
     "name", "identifier", "email", "disabled_at", "identity_type", "properties", "former"
 )
 _set_look = update(users).where(equal(users, "id")).values(look=bindparam("new_look"))
-_EMAIL = re.compile(r"[^\s@<>\x00-\x1f]{1,120}@[^\s@<>\x00-\x1f]{1,120}")
+_EMAIL = re.compile(r"[^\s@<>\x00-\x1f\ud800-\udfff]{1,120}@[^\s@<>\x00-\x1f\ud800-\udfff]{1,120}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +180,15 @@ def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool =
     if _insert(tx, user):
         return user
     return require(tx, scope, name)
+
+
+def is_email(address: str) -> bool:
+    """Return True if a user can have this e-mail address.
+
+    Args:
+        address: A text from anywhere.
+    """
+    return _EMAIL.fullmatch(address) is not None
 
 
 def require_fit_name(name: str, subject: str = "A user") -> None:
@@ -444,7 +453,7 @@ def _require_sound(tx: Transaction, user: User) -> None:
         other = named(tx, user.organization_id, user.identifier)
         if is_id(user.identifier, "user") or (other and other.id != user.id):
             raise Collision(_name_in_use(user.identifier))
-    if user.email and not _EMAIL.fullmatch(user.email):
+    if user.email and not is_email(user.email):
         raise Invalid(
             f'"{user.email[:80]}" is not an e-mail address. Write it as name@example.org.'
         )

@@ -483,31 +483,54 @@ def _is_equal(content: Any, choice: Any) -> bool:
     return bool(content == choice) and isinstance(content, bool) == isinstance(choice, bool)
 
 
-def _fits(content: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
+def _fits(content: Any, schema: Any, root: Mapping[str, Any]) -> bool:
     """Return whether the value fits the schema's type, enum, const, anyOf and oneOf.
 
     The tool checks the rest.
     """
-    if not isinstance(schema, Mapping) or depth > 20:
-        return True
-    if isinstance(schema.get("$ref"), str) and not _fits(
-        content, _resolve(schema["$ref"], root), root, depth + 1
-    ):
-        return False
-    choices = schema.get("enum")
-    type_names = _type_names(schema.get("type"))
-    if type_names and not any(_has_type(content, kind) for kind in type_names):
-        return False
-    if "const" in schema:
-        choices = [schema["const"]]
-    if isinstance(choices, list) and not any(_is_equal(content, choice) for choice in choices):
-        return False
-    # For oneOf one fitting alternative is enough too, since several may fit this shallow check.
-    return all(
-        any(_fits(content, alternative, root, depth + 1) for alternative in schema[key])
-        for key in ("anyOf", "oneOf")
-        if schema.get(key)
-    )
+    return _Fitting(content, root).fits(schema)
+
+
+class _Fitting:
+    """One comparison of a value with a schema.
+
+    References can lead to the same part of a schema very often, so each part is compared once.
+    """
+
+    def __init__(self, content: Any, root: Mapping[str, Any]) -> None:
+        self._content = content
+        self._root = root
+        # The results by the identity of a part, which the schema keeps alive, and its depth.
+        self._results: dict[tuple[int, int], bool] = {}
+
+    def fits(self, schema: Any, depth: int = 0) -> bool:
+        if not isinstance(schema, Mapping) or depth > _SCHEMA_DEPTH_LIMIT:
+            return True
+        key = (id(schema), depth)
+        if key not in self._results:
+            self._results[key] = self._fits_part(schema, depth)
+        return self._results[key]
+
+    def _fits_part(self, schema: Mapping[str, Any], depth: int) -> bool:
+        content = self._content
+        if isinstance(schema.get("$ref"), str) and not self.fits(
+            _resolve(schema["$ref"], self._root), depth + 1
+        ):
+            return False
+        choices = schema.get("enum")
+        type_names = _type_names(schema.get("type"))
+        if type_names and not any(_has_type(content, kind) for kind in type_names):
+            return False
+        if "const" in schema:
+            choices = [schema["const"]]
+        if isinstance(choices, list) and not any(_is_equal(content, choice) for choice in choices):
+            return False
+        # For oneOf one fitting alternative is enough too, since several may fit this shallow check.
+        return all(
+            any(self.fits(alternative, depth + 1) for alternative in schema[key])
+            for key in ("anyOf", "oneOf")
+            if schema.get(key)
+        )
 
 
 def _resolve(reference: str, root: Mapping[str, Any]) -> Any:

@@ -320,7 +320,7 @@ def test_the_corpus_has_at_least_200_different_texts() -> None:
     "most", [pytest.param(6, id="short"), pytest.param(99, id="long", marks=pytest.mark.soak)]
 )
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_nothing_poisoned_is_written_where_somebody_decides(
+async def test_poisoned_text_is_not_written_without_a_decision(
     stage_and_web: tuple[Stage, Web], family: str, most: int
 ) -> None:
     stage, web = stage_and_web
@@ -332,7 +332,7 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
     )
     expected = await closing_tags_of_prompt(stage, harmless)
     count = 0
-    most *= 2 if family == "recalled passages" else 1  # The first few of these are refused.
+    most *= 2 if family == "recalled passages" else 1  # The first passages are refused.
     for number, poison in enumerate([one for one in CORPUS if one.family == family][:most]):
         agent = await agent_that_obeys(stage, web, poison, number)
         after = await blocks_by_label(stage, agent)

@@ -77,7 +77,7 @@ async def test_a_rejection_during_a_turn_is_reported_in_the_next_one(stage: Stag
 async def test_a_rejection_is_reported_once_after_its_turn_was_killed(stage: Stage) -> None:
     agent, conversation = await new_conversation(stage)
     await propose_and_reject(stage, agent, conversation, "Has a cat.")
-    # A turn adopts the rejection, and a kill ends the turn before the model is called.
+    # A turn takes over the rejection, and the server is killed before the model is called.
     assert not isinstance(
         await start_turn(
             stage.runtime, TurnRequest(Scope(), agent, NEW, conversation_id=conversation)

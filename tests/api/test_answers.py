@@ -7,8 +7,8 @@ one for all together.
 import asyncio
 import random
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import httpx2
 import orjson
@@ -19,6 +19,7 @@ from ricordo.api.answers import AnswerBudget, json_pieces, weight
 from ricordo.domain.quotas import MEGABYTE
 from ricordo.errors import TooLong
 from ricordo.offload import SMALL
+from ricordo.storage.engine.store import Store
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
 
@@ -74,12 +75,12 @@ def test_one_caller_gets_at_most_half_the_response_budget_unless_alone() -> None
     alone.release()
     assert budget.taken == 0
     assert alone.take(3 * MEGABYTE)
-    assert not again.take(2 * MEGABYTE), "more than half of the budget"
+    assert not again.take(2 * MEGABYTE), "one caller may take at most half of it"
     assert again.take(MEGABYTE)
     assert other.take(3 * MEGABYTE)
-    assert not third.take(2 * MEGABYTE), "more than the whole budget"
+    assert not third.take(2 * MEGABYTE), "all callers together may not exceed it"
     assert third.take(2 * MEGABYTE, must=True), "the response of a write is never refused"
-    assert other.take(MEGABYTE), "less than before"
+    assert other.take(MEGABYTE), "a ticket may take less than it has"
     for ticket in (alone, again, other, third):
         ticket.release()
     assert budget.taken == 0
@@ -102,6 +103,39 @@ async def test_a_waiting_response_gets_room_when_another_is_sent(
         await budget.wait(rest[8], MEGABYTE)
     assert (refusal.value.status_code, refusal.value.headers) == (503, {"retry-after": "1"})
     assert budget.taken == 8 * MEGABYTE
+
+
+@pytest.mark.parametrize("content", ["\n", '"', "\\", "\x01"])
+async def test_an_answer_without_room_is_read_once_more_when_there_is_room(content: str) -> None:
+    budget = AnswerBudget(largest_mb=32, most_mb=4)
+    (other,) = _tickets(budget, "a")
+    # There is room for the estimate, and not for the answer.
+    assert other.take(4 * MEGABYTE - 500_000)
+    store = _CountingStore()
+    text = content * 400_000
+    asked = asyncio.ensure_future(
+        answers.read_answer(budget, {}, cast("Store", store), lambda _tx: [text], None)
+    )
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert store.reads == 1
+    other.release()
+    answer = await asked
+    assert isinstance(answer, answers.LargeAnswer)
+    assert answer.size == budget.taken == len(orjson.dumps([text]))
+    assert store.reads == 2
+
+
+class _CountingStore:
+    """Stops a test whose reads never end, instead of waiting for ever."""
+
+    reads = 0
+
+    async def read(self, work: Callable[[Any], Any]) -> Any:
+        self.reads += 1
+        assert self.reads < 10
+        await asyncio.sleep(0)
+        return work(None)
 
 
 def test_an_answer_that_is_too_large_is_refused_with_the_number_and_the_setting(

@@ -10,8 +10,12 @@ from letta_client.types import AgentState
 
 from ricordo.api.models.base import MOST_ITEMS
 from ricordo.domain.ids import is_id, new_id
+from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
+from ricordo.llm.embedding.remote import RemoteEmbedder, count
+from ricordo.llm.policy import CallPolicy
 from tests.api.conftest import Api
+from tests.seams.http import ok
 from tests.seams.server import MODEL, StrictLetta
 
 
@@ -320,3 +324,34 @@ def test_invalid_dates_are_refused_before_anything_is_stored(api: Api, agent: Ag
             api.client.agents.passages.search(agent.id, query="tea", **{name: "32.13.2025"})
         assert f"Invalid {name} format: 32.13.2025." in str(caught.value.body)
     assert api.server.rows() == rows
+
+
+def test_the_vectors_of_passages_are_in_the_ledger_and_in_the_budget(
+    api: Api, http: httpx2.Client
+) -> None:
+    async def ask(texts: list[str], _purpose: EmbeddingPurpose) -> list[list[float]]:
+        count("far/embed", 40 * len(texts))
+        return [[1.0] for _ in texts]
+
+    info = EmbeddingInfo("far/embed", "far", "embed", "openai", dimensions=1)
+    api.server.runtime.models.embedders.add(RemoteEmbedder(info, CallPolicy(), ask))
+    body = {"name": "Far", "model": MODEL, "embedding": "far/embed"}
+    agent = ok(http.post("/v1/agents/", json=body))["id"]
+    place = f"/v1/agents/{agent}/archival-memory"
+    for text in ("Ada likes tea.", "Ben likes coffee."):
+        ok(http.post(place, json={"text": text}))
+
+    def spent() -> int:
+        query = {"group_by": "purpose", "agent_id": agent, "purpose": "embedding"}
+        lines = ok(http.get("/v1/ledger", params=query))["lines"]
+        return sum(int(line["prompt_tokens"]) for line in lines)
+
+    before = spent()
+    query = {"include_embeddings": True}
+    assert [one["embedding"] for one in ok(http.get(place, params=query))] == [[1.0], [1.0]]
+    assert spent() - before >= 80
+    ok(http.patch(f"/v1/agents/{agent}/budget", json={"daily_tokens": 1}))
+    answer = http.get(place, params=query)
+    assert answer.status_code == 402, answer.text
+    assert "is used up" in answer.text
+    assert len(ok(http.get(place))) == 2

@@ -71,7 +71,7 @@ def test_pages_of_long_passages_end_early_and_the_next_page_continues(http: http
         if cursor == "before":
             first = ask(ascending=True, before=ids[-1], limit=100)
             assert [one["id"] for one in first] == ids[len(ids) - 1 - len(first) : -1], (
-                "the items nearest to the cursor"
+                "the page must have the items nearest to the cursor"
             )
             continue
         require_bounded(

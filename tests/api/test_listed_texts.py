@@ -1,4 +1,4 @@
-"""Texts of blocks in lists are whole up to a limit, and cut with a mark beyond.
+"""Texts of blocks in lists are whole up to a limit. Longer texts are cut, and end with a mark.
 
 A cut text is never written back.
 """

@@ -24,9 +24,9 @@ MORE = {
     "/v1/agents/": 5 + FOLDERS + GROUPS,  # one more where calls wait for an answer
     "/v1/groups/": GROUPS,
     "/v1/agents/{agent_id}/sleeptime/transcripts": 7,  # agent and pair, transcripts, their runs, versions, proposals
-    "/v1/archives/{archive_id}/agents": 5 + FOLDERS,  # and the archive
-    "/v1/blocks/{block_id}/agents": 5 + FOLDERS,  # and the block
-    "/v1/identities/{identity_id}/agents": 5 + FOLDERS,  # and the user
+    "/v1/archives/{archive_id}/agents": 5 + FOLDERS,  # one of the five reads the archive
+    "/v1/blocks/{block_id}/agents": 5 + FOLDERS,  # one of the five reads the block
+    "/v1/identities/{identity_id}/agents": 5 + FOLDERS,  # one of the five reads the user
     # The agent in three statements, its folders, the opened files, the newest files, all files, and
     # the beginning of each.
     "/v1/agents/{agent_id}/files": 8,

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
+from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses
 from ricordo.api.sse import SseEncoder, sse_stream
 from ricordo.api.turn_encoder import TurnEncoder
 from ricordo.domain.event import (
@@ -229,7 +229,7 @@ def test_a_streams_deltas_add_up_to_the_stored_messages(
         event for one in messages for event in (*list(deltas_of(one, size))[:kept], saved(one))
     ]
     added = sums_of(asyncio.run(messages_sent(event_stream(tokens=tokens), *events)))
-    assert added == sums_of(messages_response(messages, MessageFormat()))
+    assert added == sums_of(message_responses(messages, MessageFormat()))
 
 
 @given(size=st.integers(1, 9), kept=st.integers(0, 90), tokens=st.booleans())

@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 
 @pytest.fixture(scope="module")
 def http(server: ServerInThread) -> Iterator[dict[str, httpx2.Client]]:
-    """A client by caller, each with a separate key."""
+    """A client for each caller, with a separate key."""
     made = {
         "ada": server.key("ada"),
         "bob": server.key("bob"),

@@ -57,7 +57,7 @@ def test_a_name_in_another_unicode_form_is_the_same_name(api: Api, name: str) ->
             one["name"]
             for one in ok(api.http.get("/v1/agents/", params={"name": asked, "tags": [asked]}))
         ] == [name]
-    # The same label a second time, and the same identifier.
+    # Two blocks whose labels differ only in form are refused. In a path both forms name one block.
     twice = api.http.post(
         "/v1/agents/",
         json={"name": "x", "model": MODEL, "memory_blocks": [block, {**block, "label": name}]},

@@ -160,7 +160,9 @@ async def test_two_servers_share_many_jobs_of_few_keys_without_overlap(
     assert log.overlaps == []
 
 
-async def test_connections_that_are_cut_cost_no_job(store: PostgresStore, tmp_path: Path) -> None:
+async def test_no_job_is_lost_when_connections_are_cut(
+    store: PostgresStore, tmp_path: Path
+) -> None:
     log = Log(0.01)
     async with working(store, tmp_path, JobHandler("work", log), is_alone=False, pace=QUICK):
         added = []
@@ -187,7 +189,7 @@ WORKER_COUNTED_DEAD = "DELETE FROM procrastinate_workers"
 
 
 @pytest.mark.parametrize("mishap", [LOST, TAKER_KILLED, WORKER_COUNTED_DEAD])
-async def test_whatever_befalls_a_wake_up_its_job_runs_once(
+async def test_the_job_of_a_wake_up_runs_once_after_any_fault(
     store: PostgresStore, tmp_path: Path, mishap: str
 ) -> None:
     log = Log()

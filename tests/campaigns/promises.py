@@ -94,16 +94,16 @@ PROMISES = (
         "hold nobody up for long, and cost no turn and no job",
         (
             "test_a_server_goes_on_after_its_clock_jumped_ahead_by_a_year_and_back",
-            "test_jobs_and_leases_of_a_wrong_clock_go_on_within_a_minute",
-            "test_connections_that_are_cut_cost_no_job",
-            "test_whatever_befalls_a_wake_up_its_job_runs_once",
+            "test_jobs_and_leases_continue_within_a_minute_after_a_wrong_clock",
+            "test_no_job_is_lost_when_connections_are_cut",
+            "test_the_job_of_a_wake_up_runs_once_after_any_fault",
             "test_a_turn_whose_database_goes_away_says_so_and_the_next_message_is_answered",
             "test_a_job_whose_database_goes_away_is_done_when_it_is_back",
         ),
     ),
     Promise(
         "A database of each earlier schema keeps its rows, and becomes like a new one",
-        ("test_a_database_of_this_schema_keeps_its_rows_and_becomes_like_a_new_one",),
+        ("test_an_older_database_keeps_its_rows_and_gets_the_present_schema",),
     ),
     Promise(
         "No request breaks the server, and each answer is as documented",
@@ -146,7 +146,7 @@ PROMISES = (
     ),
     Promise(
         "Text that poses as an instruction is not written where somebody decides",
-        ("test_nothing_poisoned_is_written_where_somebody_decides",),
+        ("test_poisoned_text_is_not_written_without_a_decision",),
     ),
 )
 

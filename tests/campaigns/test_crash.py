@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-# The campaign checks its results. This only checks that it did something.
+# The campaign checks its results. The test only checks that the campaign did something.
 @pytest.mark.parametrize(
     "size", short_and_long(Size(kills=1, agents=4), Size(kills=100, agents=32))
 )

@@ -25,7 +25,7 @@ async def test_after_any_fault_the_next_message_is_answered_and_nothing_is_lost(
     print(report)
     record_property("seed", 7)
     record_property("faults", sum(report.kinds.values()))
-    # The campaign checks its results. This only checks that it did something.
+    # The campaign checks its results. The test only checks that the campaign did something.
     assert sum(report.kinds.values()) >= faults
     assert report.restarts > 0
     assert len(report.kinds) > min(4, faults / 2)

@@ -192,10 +192,10 @@ async def test_a_disk_that_fills_up_at_any_write_of_a_turn_loses_nothing_acknowl
             await stage.say(agent, "Are you there?")
             await stage.require_sound(agent)
             held = await said(stage, agent)
-            assert held == sorted(set(held)), "none is doubled"
-            assert set(acknowledged) <= set(held), "none is lost"
+            assert held == sorted(set(held)), "no message may be doubled"
+            assert set(acknowledged) <= set(held), "no message may be lost"
             assert set(acknowledged) <= set(await facts(stage, agent))
-        assert acknowledged, "the largest room is enough"
+        assert acknowledged, "the largest room must be enough for a turn"
     async with stage_on(path) as stage:
         assert set(acknowledged) <= set(await said(stage, agent))
     assert full

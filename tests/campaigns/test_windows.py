@@ -282,6 +282,7 @@ class _Campaign:
         model = self._model()
 
         def work(tx: Transaction) -> None:
+            agents.lock(tx, Scope(), agent_id)
             agent = agents.load(tx, Scope(), agent_id).agent
             agents.update(
                 tx,
@@ -404,7 +405,7 @@ async def test_no_window_is_too_small_for_any_turn_and_recall_finds_what_left_it
 ) -> None:
     report = await run_campaign(tmp_path, turns=turns, seed=5)
     print(report)
-    # The campaign checks its results. This only checks that it did something.
+    # The campaign checks its results. The test only checks that the campaign did something.
     assert report.turns == turns
     assert report.compactions > turns // 6
     assert report.evicted > report.compactions

@@ -142,7 +142,7 @@ def _until(descriptor: int, mark: str) -> str:
     seen, deadline = b"", time.monotonic() + LIMIT
     while mark.encode() not in seen:
         assert select.select([descriptor], [], [], deadline - time.monotonic())[0], (
-            f"waited in vain: {seen!r}"
+            f"the text did not appear in time: {seen!r}"
         )
         seen += os.read(descriptor, 4096)
     return seen.decode()

@@ -33,7 +33,7 @@ CLIENT = "127.0.0.2"
 
 
 class Line:
-    """A connection by which a test sends the bytes that it wants."""
+    """A connection on which a test sends any bytes."""
 
     def __init__(self, address: str, client: str = CLIENT) -> None:
         port = int(address.rpartition(":")[2])

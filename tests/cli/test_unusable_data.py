@@ -68,7 +68,7 @@ class ConfinedShell(Shell):
 @pytest.fixture
 def confined(shell: Shell) -> Shell:
     if sys.platform != "linux" or shell.helper is None:
-        pytest.skip("capabilities are a matter of Linux")
+        pytest.skip("only Linux has capabilities")
     return ConfinedShell(shell.folder, shell.command, shell.helper)
 
 

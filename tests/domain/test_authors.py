@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ricordo.domain.authors import author_of, plain_signature, signature
-from ricordo.domain.scope import Actor, ActorKind
+from ricordo.domain.scope import Actor, ActorKind, User, background_scope
 
 # The author as git accepts it: a name without the characters that git removes, and an address
 # without brackets, each on one line.
@@ -58,3 +58,11 @@ def test_signatures_and_so_version_ids_do_not_change(
 @pytest.mark.parametrize("address", ["", "ada@home.example", "user-1@ricordo.example", "user-1"])
 def test_an_address_that_ricordo_did_not_write_names_no_author(address: str) -> None:
     assert author_of("Ada", address) is None
+
+
+@pytest.mark.parametrize("name", ["sleeptime", "background task"])
+def test_work_in_the_background_is_named_in_the_author(name: str) -> None:
+    user = User("user-1", "org-1", "Ada", "ada", 0)
+    scope = background_scope(user, name)
+    assert scope.actor == Actor("user", "user-1", f"{name} for Ada")
+    assert (scope.subject_id, scope.user_id, scope.user_name) == ("user-1", "user-1", "Ada")

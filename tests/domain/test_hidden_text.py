@@ -2,12 +2,15 @@
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from itertools import product
 
 import pytest
 
+from ricordo.domain import hidden_text
 from ricordo.domain.hidden_text import (
     UNSEEN_CLASS,
+    UnseenRun,
     describe_hidden,
     has_hidden_text,
     hidden_runs,
@@ -185,3 +188,46 @@ def test_texts_without_hidden_text_and_signed_parts_are_unchanged() -> None:
         _message("assistant", TextPart("a\u200bb", "signed"), ReasoningPart("a\u200bb", "signed")),
     )
     assert ModelRequest(messages).messages is messages
+
+
+def test_known_hidden_text_is_compared_in_its_context() -> None:
+    """Compare with a plain search, for all short texts of a letter, a space and two characters."""
+    signs = "a \u200b\u2060"
+    texts = ["".join(one) for size in range(1, 5) for one in product(signs, repeat=size)]
+    for text in texts:
+        for known in texts[::7]:
+            new = [run for run in hidden_runs(text) if not _occurs(text, run, known)]
+            assert has_hidden_text(text, [known]) == bool(new), (text, known)
+            assert bool(describe_hidden(text, [known])) == bool(new)
+            assert not has_hidden_text(without_hidden_text(text, [known]), [known])
+
+
+def _occurs(text: str, run: UnseenRun, known: str) -> bool:
+    """Search the run with its neighbours; at an edge of the text, the known text may have more."""
+    before = text[run.start - 1] if run.start else ""
+    after = text[run.end : run.end + 1]
+    starts = (index for index in range(len(known)) if known.startswith(run.text, index))
+    for start in starts:
+        left = known[start - 1] if start else ""
+        end = start + len(run.text)
+        right = known[end : end + 1]
+        fits_left = left == before or not (before or is_unseen(left or " "))
+        if fits_left and (right == after or not (after or is_unseen(right or " "))):
+            return True
+    return False
+
+
+def test_comparing_hidden_text_takes_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known texts are read once, not once for each run of hidden text."""
+    text = "".join(f"{chr(0x4E00 + number)}\u200b" for number in range(2000))
+    read: list[int] = []
+    sequences = hidden_text._unseen_sequences
+
+    def counted(part: str) -> Iterator[tuple[int, int]]:
+        read.append(len(part))
+        return sequences(part)
+
+    monkeypatch.setattr(hidden_text, "_unseen_sequences", counted)
+    known = text[::-1]
+    assert has_hidden_text(text, [known])
+    assert read == [len(known), len(text)]

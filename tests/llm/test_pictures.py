@@ -3,10 +3,13 @@
 import asyncio
 import base64
 
+import httpx2
 import pytest
+from pydantic_ai import models
 
 from ricordo.domain.message import ImagePart, TextPart
 from ricordo.llm.pictures import MOST_BYTES, UNREADABLE, PictureCache, readable_picture
+from ricordo.llm.providers import fetch_picture
 from tests.llm.talk import said
 
 
@@ -84,3 +87,57 @@ async def test_an_unreachable_url_becomes_a_note_and_is_tried_again_later() -> N
     album = PictureCache(fetch, seconds=0.01)
     seen = [(await album.inline([said("user", PICTURE)]))[0].parts for _ in range(3)]
     assert seen == [(TextPart(UNREADABLE),), (TextPart(UNREADABLE),), (FETCHED,)]
+
+
+FIRST_BYTES = {
+    "image/png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "image/jpeg": b"\xff\xd8\xff\xe0\0\x10JFIF",
+    "image/gif": b"GIF89a\1\0\1\0",
+    "image/webp": b"RIFF\x1a\0\0\0WEBPVP8L",
+}
+
+
+@pytest.mark.parametrize("shown", FIRST_BYTES)
+@pytest.mark.parametrize("declared", [*FIRST_BYTES, "application/octet-stream", ""])
+def test_the_bytes_of_a_picture_decide_its_type(declared: str, shown: str) -> None:
+    data = base64.b64encode(FIRST_BYTES[shown]).decode()
+    expected = ImagePart(shown, data=data)
+    assert readable_picture(ImagePart(declared, data=data)) == expected
+    assert readable_picture(ImagePart("", url=f"data:{declared};base64,{data}")) == expected
+
+
+@pytest.mark.parametrize("name", ["photo", "photo.png", "photo.jpg", "photo.webp"])
+@pytest.mark.parametrize("header", ["image/jpeg", "image/png", "application/octet-stream", ""])
+async def test_a_fetched_picture_has_the_type_of_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, name: str, header: str
+) -> None:
+    contents = {**FIRST_BYTES, "": b"<!doctype html>"}
+    url = f"https://host/{name}"
+    for media_type, content in contents.items():
+
+        async def download(
+            _url: str, *, allow_local: bool, content: bytes = content
+        ) -> httpx2.Response:
+            assert not allow_local
+            return httpx2.Response(200, headers={"content-type": header}, content=content)
+
+        monkeypatch.setattr(models, "_download_within_request_budget", download)
+        assert await fetch_picture(url) == (content, media_type)
+
+
+async def test_pictures_are_fetched_a_few_at_a_time() -> None:
+    running = 0
+    most = 0
+
+    async def fetch(_url: str) -> tuple[bytes, str]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return b"ABC", "image/png"
+
+    pictures = [ImagePart("image/png", url=f"https://host/{number}.png") for number in range(30)]
+    (message,) = await PictureCache(fetch).inline([said("user", *pictures)])
+    assert message.parts == (FETCHED,) * 30
+    assert most == 8

@@ -130,7 +130,7 @@ async def test_a_rewritten_text_is_found_only_by_its_new_words(store: SqliteStor
     await run_deletions(store)
     await store.write(flush_all)
     assert await hits(store, "only0") == set()
-    assert "message-0" in await hits(store, "coffee")  # together with others
+    assert "message-0" in await hits(store, "coffee")  # other messages are found too
 
 
 async def test_a_deletion_writes_nothing_if_the_partition_was_rebuilt(

@@ -54,6 +54,25 @@ async def test_an_archive_and_its_passages_read_back_as_they_were_written(
     await store.write(work)
 
 
+async def test_passages_with_a_text_in_their_metadata_can_be_left_out(
+    store: SqliteStore, scope: Scope
+) -> None:
+    agent = (await make.stored_agent(store)).agent
+    archive = make.archive()
+    kept = [make.passage(archive, metadata=metadata) for metadata in ({}, {"f": "1"}, {"f": 2})]
+    gone = [make.passage(archive, metadata={"f": text}) for text in ("3", "it's")]
+
+    def work(tx: Transaction) -> list[Passage]:
+        archives.insert_one(tx, archive, owner=agent.id)
+        insert_passages(tx, archive, [gone[0], *kept, gone[1]])
+        page = Page(limit=3, order="asc")
+        return archives.page_of_passages(
+            tx, [archive.id], page, without={"f": ["3", "it's", "none"]}
+        )
+
+    assert [passage.id for passage in await store.write(work)] == [one.id for one in kept]
+
+
 async def test_only_passages_of_the_given_archives_can_be_deleted(
     store: SqliteStore, scope: Scope
 ) -> None:

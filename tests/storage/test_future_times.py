@@ -24,7 +24,7 @@ def add(tx: Transaction, key: str, **fields: object) -> Job:
     return job
 
 
-async def test_jobs_and_leases_of_a_wrong_clock_go_on_within_a_minute(
+async def test_jobs_and_leases_continue_within_a_minute_after_a_wrong_clock(
     store: SqliteStore, clock: ManualClock
 ) -> None:
     state = await make.stored_agent(store)

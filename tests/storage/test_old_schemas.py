@@ -65,7 +65,7 @@ def content(path: Path, tables: Tables) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("version", range(1, _NEWEST + 1))
-async def test_a_database_of_this_schema_keeps_its_rows_and_becomes_like_a_new_one(
+async def test_an_older_database_keeps_its_rows_and_gets_the_present_schema(
     version: int, tmp_path: Path
 ) -> None:
     path, new = tmp_path / "old" / "ricordo.db", tmp_path / "new" / "ricordo.db"

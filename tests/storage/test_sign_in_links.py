@@ -1,4 +1,4 @@
-"""Sign-in links on both databases: made, used once, by two at once, and found by address."""
+"""Sign-in links on both databases: made, used only once even by two requests, found by address."""
 
 from pathlib import Path
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents
+from ricordo.storage.engine import repository
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import SqlStore, Transaction
 from ricordo.storage.schema.core_tables import messages
+from tests.conftest import LOG_UNLOCKED_CHANGE
 from tests.seams import make
 from tests.support.postgres import server
 
@@ -107,3 +110,20 @@ async def test_a_slow_write_is_logged_with_its_name(
     assert "slow" in str(caplog.records[0].__dict__["work"])
     assert "lambda" in str(caplog.records[1].__dict__["work"])
     assert "Ada" not in str(caplog.records[1].__dict__)
+
+
+async def test_a_running_server_logs_a_change_without_a_lock_and_stores_it(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(repository, "report_unlocked_change", LOG_UNLOCKED_CHANGE)
+    agent = (await make.stored_agent(store)).agent
+    await store.write(lambda tx: agents.update(tx, replace(agent, description="Changed.")))
+    assert [record.message for record in caplog.records] == ["a row was changed without a lock"]
+    stored = await store.read(lambda tx: agents.load(tx, Scope(), agent.id))
+    assert stored.agent.description == "Changed."
+
+
+async def test_a_change_without_a_lock_fails_under_the_tests(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store)).agent
+    with pytest.raises(RuntimeError, match="A row of agents was not locked before its change"):
+        await store.write(lambda tx: agents.update(tx, replace(agent, description="Changed.")))

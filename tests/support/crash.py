@@ -134,9 +134,9 @@ class _Campaign:
 
     @property
     def _has_kills(self) -> bool:
-        """Return whether there were enough kills, and each interrupted one request on average.
+        """Return whether there were enough kills, and at least as many interrupted requests.
 
-        On a busy machine a kill may interrupt none.
+        On a busy machine a kill may interrupt no request.
         """
         return self.size.kills <= self.kills <= self.outcomes["broken"]
 

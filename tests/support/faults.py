@@ -338,7 +338,7 @@ class _Campaign:
                 await cancel_runs(self.world.runtime, Scope(), subject.id)
             elif request := await self._answer(subject):
                 await self._talk(subject, request)
-        raise AssertionError("calls wait whatever is done")
+        raise AssertionError("some calls still wait after every way to end them")
 
     async def _require_conflict(self, subject: Subject) -> None:
         if await self._open_runs(subject):

@@ -147,7 +147,7 @@ class Command:
             answer = self._line.recv(4)
         if len(answer) < 4:
             raise RuntimeError(
-                "The helper has ended. Its last words are on the standard error of the tests."
+                "The helper has ended. Its last output is on the standard error of the tests."
             )
         return int.from_bytes(answer, "big", signed=True)
 

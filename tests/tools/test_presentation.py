@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Invalid
+from ricordo.tools import presentation
 from ricordo.tools.presentation import (
     HEARTBEAT,
     QUOTE,
@@ -345,6 +346,29 @@ def test_null_is_kept_only_if_the_schema_allows_it(schema: dict[str, Any], has_n
         "items": [kept, kept],
         "inner": kept,
     }
+
+
+def test_each_part_of_a_schema_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The references multiply with each level: there are 3 ** 9 ways through this schema."""
+    levels: dict[str, Any] = {
+        f"A{level}": {"anyOf": [{"$ref": f"#/$defs/A{level + 1}"} for _ in range(3)]}
+        for level in range(9)
+    }
+    compared = []
+    has_type = presentation._has_type
+
+    def count(content: Any, kind: str) -> bool:
+        compared.append(kind)
+        return has_type(content, kind)
+
+    monkeypatch.setattr(presentation, "_has_type", count)
+    for last, is_kept in (("string", False), ("null", True)):
+        compared.clear()
+        properties = {"x": {"$ref": "#/$defs/A0"}}
+        parameters = {"properties": properties, "$defs": {**levels, "A9": {"type": last}}}
+        one = ToolSchema("search", "Search.", {"type": "object", **parameters})
+        assert ("null" in without_nulls(call({"x": None}), one).arguments) == is_kept
+        assert compared == [last]
 
 
 def test_arguments_without_null_are_unchanged() -> None:

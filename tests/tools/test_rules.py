@@ -435,7 +435,7 @@ def _book(rules: Sequence[ToolRule]) -> Rulebook | None:
 def _walk(book: Rulebook, random: Random) -> str:
     """Walk through one turn of an obedient model; return how it ended.
 
-    It answers, and so ends, whenever it may.
+    The model answers, and so ends the turn, whenever the rules permit it.
     """
     history: list[FinishedCall] = []
     for _ in range(2_000):
@@ -461,7 +461,7 @@ def test_every_turn_that_follows_the_rules_ends_or_is_reported(
 ) -> None:
     """A random walker ends a turn with probability one while there is a way out.
 
-    2,000 steps are more than any of these needs.
+    2,000 steps are more than any of these turns needs.
     """
     book = _book(rules)
     if book is not None:

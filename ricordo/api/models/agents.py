@@ -374,9 +374,8 @@ AgentFields.take_back(AgentResponse)
 def _pending(state: AgentState) -> Json | None:
     if state.waiting is None:
         return None
-    return message_responses(
-        state.waiting, MessageFormat(types=frozenset({"approval_request_message"}))
-    )[0]
+    view = MessageFormat(types=frozenset({"approval_request_message"}))
+    return message_responses([state.waiting], view)[0]
 
 
 class ContextMessageResponse(StoredMessageFields):

@@ -293,30 +293,21 @@ class MessageFormat:
         return self.types is None or message["message_type"] in self.types
 
 
-def message_responses(message: Message, format: MessageFormat) -> list[Json]:
-    """Return the message's pieces, in order.
-
-    Args:
-        message: The stored message.
-        format: The form that the reader wants. Pieces of other types are left out.
-    """
-    pieces = [
-        model.of(message, otid=message.otid or part_otid(message.id, index), **fields)
-        for index, (model, fields) in enumerate(_pieces(message, format))
-    ]
-    if format.types is None:
-        return pieces
-    return [piece for piece in pieces if format.keeps(piece)]
-
-
-def messages_response(messages: Iterable[Message], format: MessageFormat) -> list[Json]:
-    """Return the pieces of all messages, in order.
+def message_responses(messages: Iterable[Message], format: MessageFormat) -> list[Json]:
+    """Return the pieces of these messages, in order.
 
     Args:
         messages: The stored messages.
         format: The form that the reader wants. Pieces of other types are left out.
     """
-    return [piece for message in messages for piece in message_responses(message, format)]
+    pieces: list[Json] = []
+    for message in messages:
+        for index, (model, fields) in enumerate(_pieces(message, format)):
+            otid = message.otid or part_otid(message.id, index)
+            pieces.append(model.of(message, otid=otid, **fields))
+    if format.types is None:
+        return pieces
+    return [piece for piece in pieces if format.keeps(piece)]
 
 
 def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:

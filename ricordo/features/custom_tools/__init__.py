@@ -13,7 +13,7 @@ feature = Feature(
         "ricordo.features.custom_tools.source.variable_routes",
         "ricordo.features.custom_tools.source.tool_pages",
     ),
-    jobs=("ricordo.features.custom_tools.source.environments:HANDLER",),
+    jobs=("ricordo.features.custom_tools.source.runner:BUILD",),
     tools=(
         "ricordo.features.custom_tools.run_code.tools:TOOLS",
         "ricordo.features.custom_tools.web.tools:TOOLS",

@@ -3,14 +3,19 @@
 The plan is fixed at the start, so the talk continues in the same way after a kill.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ricordo.domain.text import normal_text
 from ricordo.features.groups.records import ManagerType
+from ricordo.search.words import SPACELESS
 
 TALKING: tuple[ManagerType, ...] = ("round_robin", "dynamic", "supervisor")
+# A letter or digit, without the underlines of Markdown.
+_LETTER = r"[^\W_]"
+_HAS_BORDER = re.compile(rf"(?![{SPACELESS}]){_LETTER}")
 EntryKind = Literal["speaker", "manager", "resumed"]
 
 
@@ -96,8 +101,7 @@ def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -
     """Return the member whose name or id occurs in the manager's answer.
 
     If several occur, it is the last of them in the order of `members`. Case makes no difference. A
-    name inside a member's longer name does not count: the answer "Anna" does not name "Ann" if both
-    are members.
+    name inside a longer name or another word does not count: "Anna" and "cannot" do not name "Ann".
 
     Args:
         answer: The manager's text.
@@ -110,11 +114,24 @@ def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -
     for member in sorted(members, key=lambda member: -len(member.name)):
         for name in (member.id, member.name):
             normal_name = normal_text(name).strip().casefold()
-            if normal_name and normal_name in text:
+            if not normal_name:
+                continue
+            text, count = _whole(normal_name).subn("\n", text)
+            if count:
                 named_ids.add(member.id)
-                text = text.replace(normal_name, "\n")
     may_speak = [member for member in members if member.id in named_ids and member.id != last_id]
     return may_speak[-1] if may_speak else None
+
+
+def _whole(name: str) -> re.Pattern[str]:
+    """Return the pattern of a name that is no part of a longer word.
+
+    In scripts without spaces, such as Japanese and Thai, names have no borders: they count
+    everywhere.
+    """
+    before = rf"(?<!{_LETTER})" if _HAS_BORDER.match(name[0]) else ""
+    after = rf"(?!{_LETTER})" if _HAS_BORDER.match(name[-1]) else ""
+    return re.compile(f"{before}{re.escape(name)}{after}")
 
 
 def next_in_order(members: Sequence[Speaker], last_id: str | None) -> Speaker:

@@ -235,7 +235,7 @@ def utterances_in(message: Message, speaker: Speaker, group_id: str) -> list[Utt
                 egress=message.egress,
             ),
         )
-        for piece in message_responses(message, _SPOKEN)
+        for piece in message_responses([message], _SPOKEN)
         if piece["content"]
     ]
 

@@ -21,7 +21,7 @@ from ricordo.api.messages import (
     turn_request,
     turn_response,
 )
-from ricordo.api.models.messages import AnyMessage, messages_response
+from ricordo.api.models.messages import AnyMessage, message_responses
 from ricordo.api.models.runs import RunResponse
 from ricordo.api.models.turns import AsyncSendRequest, SendRequest, TurnResponse
 from ricordo.api.routing import Routes, needs
@@ -94,7 +94,7 @@ def list_messages(
         return page_of_group_messages(tx, context.scope, reading, group_id)
 
     rows = messages.page_of_kept(read, paging.page(default=10), keeps_some(view))
-    return messages_response(rows, view)
+    return message_responses(rows, view)
 
 
 @router.patch("/messages/{message_id}", response_model=dict[str, str])

@@ -8,7 +8,7 @@ from functools import partial
 
 from ricordo.api.call import RequestContext
 from ricordo.domain.agent import AgentState
-from ricordo.domain.egress import IN_PROCESS, Clearance
+from ricordo.domain.egress import IN_PROCESS, Clearance, join
 from ricordo.features.openai.shown_answers import answer_key
 from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state
@@ -41,12 +41,16 @@ def labels_of_messages(
 ) -> Mapping[str, str]:
     """Return the labels of the agent's recent messages with the user, by `answer_key`.
 
-    Of answers with the same words, the newest label counts.
+    Answers with the same words get the policies of all of them.
 
     Args:
         tx: The transaction, or a read.
         context: The call, for the user that the messages are about.
         agent_id: The agent.
     """
-    found = messages.labelled(tx, agent_id, context.scope.subject, MOST)
-    return {answer_key(message.text): message.egress for message in found if message.egress}
+    labels: dict[str, str] = {}
+    for message in messages.labelled(tx, agent_id, context.scope.subject, MOST):
+        key = answer_key(message.text)
+        if label := join(labels.get(key), message.egress):
+            labels[key] = label
+    return labels

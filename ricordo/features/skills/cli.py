@@ -12,6 +12,7 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.client import any_server, require_database
+from ricordo.cli.input_files import read_file, read_text_file
 from ricordo.cli.screen import printable
 from ricordo.features.skills.skill import make_skill, name_of
 from ricordo.features.skills.zips import from_zip, to_zip
@@ -68,13 +69,13 @@ def import_skill(
     """Store a skill, which replaces one of the same name."""
     if source.is_dir():
         files = {
-            path.relative_to(source).as_posix(): path.read_text("utf-8")
+            path.relative_to(source).as_posix(): read_text_file(path)
             for path in sorted(source.rglob("*"))
             if path.is_file() and not path.is_symlink()
         }
         skill = make_skill(files.pop("SKILL.md", ""), files, name=source.resolve().name)
     else:
-        skill = from_zip(source.read_bytes())
+        skill = from_zip(read_file(source))
     body = {"content": skill.content, "files": dict(skill.files)}
     with _skills(user, agent, server) as ask:
         outcome = ask("PUT", f"/{skill.name}", body=body)

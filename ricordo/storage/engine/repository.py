@@ -1,5 +1,6 @@
 """The base of the repositories: rows to entities and back, pages, conditions, writes."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from itertools import repeat
@@ -18,6 +19,7 @@ from ricordo.errors import NotFound
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.functions import byte_length
 
+log = logging.getLogger(__name__)
 V = TypeVar("V")
 Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """The functions that write a field to its column and read it back."""
@@ -56,6 +58,17 @@ def _default_factory(field: Field[Any]) -> Callable[..., Any]:
     if field.default_factory is not MISSING:
         return field.default_factory
     return repeat(None if field.default is MISSING else field.default).__next__
+
+
+def report_unlocked_change(table: str) -> None:
+    """Log that a row was changed without a lock; two such changes at once can lose one.
+
+    A person's request is not refused for it. The tests replace this function by one that fails.
+
+    Args:
+        table: The name of the table.
+    """
+    log.error("a row was changed without a lock", extra={"table": table})
 
 
 class Repository(Generic[V]):
@@ -402,8 +415,9 @@ class Repository(Generic[V]):
 
         The function finds the row by id and condition, and returns the number of matched rows. It
         writes all these columns, so it would take back what another transaction wrote since the
-        entity was read. So it raises RuntimeError unless the entity was read under a lock, as
-        `get_for_change` reads it, or a condition compares the row.
+        entity was read. So the entity must be read under a lock, as `get_for_change` reads it, or a
+        condition must compare the row. The log names a table that is changed otherwise. Under the
+        tests such a change fails.
 
         Args:
             *names: Fields of the entity; a part of `author` or `usage` is named by its column.
@@ -421,7 +435,7 @@ class Repository(Generic[V]):
 
         def update(tx: Transaction, entity: V, **parameters: Any) -> int:
             if key and key(entity) not in tx.locked_ids:
-                raise RuntimeError(f"A row of {self.table.name} was not locked before its change.")
+                report_unlocked_change(self.table.name)
             columns = {name: read(entity) for name, read in reads.items()}
             for name, write in writes.items():
                 columns[name] = write(columns[name])

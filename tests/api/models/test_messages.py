@@ -29,7 +29,7 @@ def assistant(*parts: Part, **fields: Any) -> Message:
 
 
 def json_messages(message: Message, format: MessageFormat = FORMAT) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = orjson.loads(orjson.dumps(message_responses(message, format)))
+    made: list[dict[str, Any]] = orjson.loads(orjson.dumps(message_responses([message], format)))
     for wire in made:
         require_fits(AnyMessage, wire)
     return made

@@ -88,6 +88,7 @@ MEMBERS = [
     Speaker("agent-2", "Ann"),
     Speaker("agent-3", "Dr. Öz"),
     Speaker("agent-4", "Ben (2)"),
+    Speaker("agent-5", "花子"),
 ]
 
 
@@ -107,6 +108,10 @@ MEMBERS = [
         ("", None, None),
         ("Ann", "agent-2", None),
         ("Nobody", "agent-1", None),
+        ("I cannot say, and neither can Joanna or Annabel.", None, None),
+        ("_Ann_ or Ann's friend", None, "agent-2"),
+        ("agent-20 and agent-21", None, None),
+        ("次は花子さんです", None, "agent-5"),
     ],
 )
 def test_the_last_named_member_speaks(answer: str, last: str | None, speaker: str | None) -> None:
@@ -117,6 +122,6 @@ def test_the_last_named_member_speaks(answer: str, last: str | None, speaker: st
 def test_the_next_speaker_follows_the_last_speaker_in_order() -> None:
     order = [
         next_in_order(MEMBERS, last).id
-        for last in (None, "agent-1", "agent-4", "agent-of-another-group")
+        for last in (None, "agent-1", "agent-5", "agent-of-another-group")
     ]
     assert order == ["agent-1", "agent-2", "agent-1", "agent-1"]

@@ -48,3 +48,24 @@ def test_the_skill_command_imports_exports_and_decides_skills(shell: Shell, tmp_
         assert shell.run("skill", "list", "--server", server.address).stdout.startswith("hi  ")
         both = shell.run("skill", "list", *where, "--agent", "agent-1")
         assert both.returncode == 2
+
+
+def test_files_that_cannot_be_read_are_refused_in_one_sentence(
+    shell: Shell, tmp_path: Path
+) -> None:
+    folder = tmp_path / "hi"
+    folder.mkdir()
+    (folder / "SKILL.md").write_text(skill_md("hi"))
+    picture = folder / "picture.png"
+    picture.write_bytes(b"\x89PNG\r\n\xff")
+    missing = tmp_path / "missing.txt"
+    commands = [
+        (("skill", "import", str(folder)), f"{picture} is not UTF-8 text. Save it as UTF-8."),
+        (
+            ("skill", "import", str(missing)),
+            f"{missing} cannot be read: No such file or directory.",
+        ),
+    ]
+    for command, sentence in commands:
+        done = shell.run(*command)
+        assert (done.returncode, done.stderr) == (2, f"ricordo: {sentence}\n")

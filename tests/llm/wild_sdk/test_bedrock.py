@@ -46,7 +46,7 @@ def _extra() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_loader() -> Iterator[None]:
-    """Let all clients share the data about AWS's services, megabytes that each would read."""
+    """Let all clients share the data about AWS's services, since each would read megabytes."""
     session = importlib.import_module("botocore.session")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "create_loader", cache(session.create_loader))

@@ -156,7 +156,7 @@ async def test_each_hit_appears_once_with_its_speaker_and_the_turn_before(
         six, later = later, six
     assert [turn["content"] for turn in six["before"]] == ["Yes."]
     assert "before" not in later
-    # The dates also limit the turn before.
+    # The dates also exclude the turn before the hit.
     (result,) = (
         await nina.read(
             "conversation_search", query="fujian", limit=1, start_date="2026-01-20T01:02"
@@ -359,7 +359,7 @@ async def test_dates_are_in_the_agents_time_zone(store: SqliteStore) -> None:
         "content",
         "relevance",
     ]
-    # A day may be an hour short.
+    # The day on which the clocks change has only 23 hours.
     await keep(rome, "coffee late on the day of the change", created_at=at(2026, 3, 29, 21, 30))
     await keep(rome, "coffee the day after", created_at=at(2026, 3, 29, 22))
     assert await found(rome, "coffee", end_date="2026-03-29") == [

@@ -16,10 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.job import Job, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
-from ricordo.runtime import Runtime
 from ricordo.sandbox.child import STDOUT, start_child
 from ricordo.settings import Settings
 from ricordo.storage import jobs
@@ -97,6 +96,8 @@ class Environments:
         self._settings = settings
         # The builds that run in this process, by the environment's folder.
         self._builds: dict[Path, asyncio.Task[None]] = {}
+        # The time and the reason of failed builds whose `.failed` file could not be written.
+        self._unwritten_failures: dict[Path, tuple[float, str]] = {}
 
     async def python_for(
         self, store: Store, scope: Scope, requirements: Sequence[str]
@@ -120,7 +121,7 @@ class Environments:
         home = _home(self._settings, requirements)
         if await asyncio.to_thread(_is_ready, home):
             return home / "bin" / "python"
-        _require_no_failure(home, _AGAIN)
+        self._require_no_failure(home, _AGAIN)
         end = time.monotonic() + _PATIENCE
         if self._settings.postgres_url:  # a job may run on another machine
             await self._build_here(home, requirements)
@@ -129,7 +130,7 @@ class Environments:
         while time.monotonic() < end:
             if await asyncio.to_thread(_is_ready, home):
                 return home / "bin" / "python"
-            _require_no_failure(home, _PATIENCE)
+            self._require_no_failure(home, _PATIENCE)
             await asyncio.sleep(_LOOK)
         raise Unavailable(
             f"The packages of this tool are still being installed ({', '.join(requirements)}). "
@@ -144,48 +145,80 @@ class Environments:
 
         async def build() -> None:
             try:
-                with suppress(Invalid):  # callers read the reason from the `.failed` file
-                    await _build(self._settings, requirements)
+                with suppress(Invalid):  # callers read the reason from the noted failure
+                    await self.build(requirements)
             finally:
                 del self._builds[home]
 
         task = self._builds.get(home)
         if task is None:
             task = self._builds[home] = asyncio.create_task(build())
-        await asyncio.wait([task], timeout=_PATIENCE)
+        done, _ = await asyncio.wait([task], timeout=_PATIENCE)
+        for ended in done:
+            ended.result()
+
+    async def build(
+        self, requirements: Sequence[str], report: Report = lambda _done, _total: None
+    ) -> None:
+        """Install the packages into a new environment, and then move it to its path.
+
+        Args:
+            requirements: The packages, from `texts_of`.
+            report: Gets the progress.
+
+        Raises:
+            Invalid: pip fails, or this server cannot store the environment.
+        """
+        home = _home(self._settings, requirements)
+        if await asyncio.to_thread(_is_ready, home):
+            return
+        report(0, 2)
+        try:
+            await _build_and_move(self._settings, requirements, report)
+        except Invalid as error:
+            await asyncio.to_thread(self._note_failure, home, str(error))
+            raise
+        except OSError as error:
+            reason = (
+                f"The packages of this tool cannot be installed ({', '.join(requirements)}), "
+                f"because the server cannot store them: {error}"
+            )
+            await asyncio.to_thread(self._note_failure, home, reason)
+            raise Invalid(reason) from error
+
+    def _note_failure(self, home: Path, reason: str) -> None:
+        """Record why a build failed: in the `.failed` file, or here if that fails too."""
+        self._unwritten_failures.pop(home, None)
+        try:
+            home.parent.mkdir(parents=True, exist_ok=True)
+            _failure(home).write_text(reason, "utf-8")
+        except OSError:
+            self._unwritten_failures[home] = (time.time(), reason)
+
+    def _require_no_failure(self, home: Path, seconds: float) -> None:
+        """Raise Invalid with the error of a build that failed within these seconds."""
+        failed_at, reason = self._unwritten_failures.get(home, (0.0, ""))
+        if time.time() - failed_at < seconds:
+            raise Invalid(reason)
+        self._unwritten_failures.pop(home, None)
+        failure = _failure(home)
+        with suppress(OSError):
+            if time.time() - failure.stat().st_mtime < seconds:
+                raise Invalid(failure.read_text("utf-8"))
+            failure.unlink()
 
 
-async def _job(runtime: Runtime, job: Job, report: Report) -> None:
-    await _build(runtime.settings, job.payload["requirements"], report)
-
-
-async def _build(
-    settings: Settings, requirements: Sequence[str], report: Report = lambda _done, _total: None
-) -> None:
-    """Install the packages into a new environment, and then move it to its path.
-
-    Raises Invalid if pip fails.
-    """
-    home = _home(settings, requirements)
-    if await asyncio.to_thread(_is_ready, home):
-        return
-    report(0, 2)
+async def _build_and_move(settings: Settings, requirements: Sequence[str], report: Report) -> None:
+    """Build an environment in a temporary folder, and move it. Raises Invalid and OSError."""
     work = await asyncio.to_thread(open_work_folder, settings.data_dir, PACKAGES)
     building = work.path / "environment"
     try:
         await asyncio.to_thread(_begin, building)
         report(1, 2)
         await _install(building, requirements)
-        await asyncio.to_thread(_finish, building, home)
-    except Invalid as error:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        _failure(home).write_text(str(error), "utf-8")
-        raise
+        await asyncio.to_thread(_finish, building, _home(settings, requirements))
     finally:
         await asyncio.to_thread(work.close)
-
-
-HANDLER = JobHandler(KIND, _job)
 
 
 def _key(requirements: Sequence[str]) -> str:
@@ -201,18 +234,9 @@ def _failure(home: Path) -> Path:
 
 
 def _is_ready(home: Path) -> bool:
-    with suppress(OSError):
+    with suppress(OSError):  # the volume may have become read-only
         os.utime(home)  # used now
-        return True
-    return False
-
-
-def _require_no_failure(home: Path, seconds: float) -> None:
-    """Raise Invalid with the error of a build that failed within these seconds."""
-    with suppress(FileNotFoundError):
-        if time.time() - _failure(home).stat().st_mtime < seconds:
-            raise Invalid(_failure(home).read_text("utf-8"))
-        _failure(home).unlink()
+    return home.is_dir()
 
 
 def _begin(building: Path) -> None:
@@ -285,10 +309,18 @@ def _finish(building: Path, home: Path) -> None:
             f"{_SIZE // 2**20} MB."
         )
     home.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(OSError):  # another server has moved its environment there first
+    try:
         building.rename(home)
+    except OSError:
+        if not home.is_dir():  # otherwise another server has moved its environment there first
+            raise
     _failure(home).unlink(missing_ok=True)
-    environments = [path for path in home.parent.iterdir() if path.is_dir() and not path.suffix]
+    with suppress(OSError):  # another server may do the same
+        _delete_oldest(home.parent)
+
+
+def _delete_oldest(folder: Path) -> None:
+    environments = [path for path in folder.iterdir() if path.is_dir() and not path.suffix]
     environments.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in environments[_MOST:]:
         shutil.rmtree(path, ignore_errors=True)

@@ -12,6 +12,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid
 from ricordo.secret import Secret
+from ricordo.storage import tools
 from ricordo.storage.engine.repository import Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import names, root, strings, table, texts, timestamps
@@ -114,6 +115,7 @@ def create(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
         created_at=now,
         updated_at=now,
     )
+    tools.lock(tx, scope)  # so that no other request creates one at the same time
     _require_free(tx, created)
     if len(of_organization(tx, scope)) >= MOST:
         raise Invalid(f"There are {MOST} variables, and no more are allowed. Delete one first.")

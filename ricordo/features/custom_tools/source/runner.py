@@ -10,10 +10,11 @@ from typing import Any
 
 import orjson
 
+from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, Unavailable, Unsupported
 from ricordo.features.custom_tools.source import queries
-from ricordo.features.custom_tools.source.environments import Environments, texts_of
+from ricordo.features.custom_tools.source.environments import KIND, Environments, texts_of
 from ricordo.features.custom_tools.source.javascript import javascript_call
 from ricordo.features.custom_tools.source.options import CustomToolsSettings
 from ricordo.features.custom_tools.source.source import needs_of
@@ -60,7 +61,7 @@ class CustomTools:
 
     def __init__(self, settings: Settings, _sandbox: Sandbox) -> None:
         self._settings = settings
-        self._environments = Environments(settings)
+        self.environments = Environments(settings)
 
     async def run(
         self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]
@@ -104,7 +105,7 @@ class CustomTools:
             call = replace(call, variables=variables)
         if call.source_type != "python" or not call.requirements:
             return call
-        python = await self._environments.python_for(store, scope, call.requirements)
+        python = await self.environments.python_for(store, scope, call.requirements)
         return replace(call, python=python)
 
     async def close(self) -> None:
@@ -329,3 +330,15 @@ def _lines(written: bytes, mask: SecretMask) -> tuple[str, ...]:
     if len(text) > _SHOWN:
         return (f"{text[:_SHOWN]}…",)
     return (text,) if text else ()
+
+
+async def _build_environment(runtime: Runtime, job: Job, report: Report) -> None:
+    runner = runtime.toolbox.runner("custom")
+    if isinstance(runner, CustomTools):
+        environments = runner.environments
+    else:
+        environments = Environments(runtime.settings)
+    await environments.build(job.payload["requirements"], report)
+
+
+BUILD = JobHandler(KIND, _build_environment)

@@ -49,12 +49,64 @@ _LISTS = (
 )
 _OBJECTS = ("dict", "Dict", "Mapping", "MutableMapping", "DefaultDict")
 _DEEPEST = 20
+_MOST_EXPANDED = 100_000  # parts of classes, as `_weight` counts them
 _CACHED = 256  # sources
 _HINT = (
     "Use str, int, float, bool, list[…], dict[str, …], Optional[…], Literal[…], a class of the "
     "source, or args_json_schema"
 )
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Value = str | int | float | bool
+
+
+class _Classes:
+    """The classes of a source, and how much a schema may still take from them.
+
+    A class is read again at each use. If classes hold each other, its uses grow exponentially.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._nodes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self._members: dict[str, dict[str, _Value]] = {}
+        self._room = _MOST_EXPANDED
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._nodes
+
+    def take(self, name: str) -> ast.ClassDef:
+        """Return a class for one use. Raises Invalid if the uses exceed the limit."""
+        node = self._nodes[name]
+        self._room -= _weight(node)
+        if self._room < 0:
+            raise Invalid(
+                f"With {name}, its classes are too long, since each use of a class repeats its "
+                "fields."
+            )
+        return node
+
+    def members(self, name: str) -> dict[str, _Value]:
+        """Return the values of an enumeration by their names; none for an unknown class."""
+        if name not in self._nodes:
+            return {}
+        if name not in self._members:
+            self._members[name] = _enum_members(self._nodes[name])
+        return self._members[name]
+
+
+def _weight(node: ast.ClassDef) -> int:
+    """Return how much a use of a class adds to a schema: its nodes, names and characters."""
+    weight = len(node.body)
+    for line in node.body:
+        if isinstance(line, ast.AnnAssign | ast.Assign | ast.Expr):
+            weight += sum(map(_weight_of_part, ast.walk(line)))
+    return weight
+
+
+def _weight_of_part(node: ast.AST) -> int:
+    match node:
+        case ast.Constant(value=str(text)) | ast.Name(id=text):
+            return 1 + len(text)
+    return 1
 
 
 def read_source(source: str, name: str | None = None, description: str | None = None) -> ToolSchema:
@@ -78,8 +130,11 @@ def read_source(source: str, name: str | None = None, description: str | None = 
             f"{function.name} needs a docstring. The agent reads its first lines to learn when "
             "to call the tool."
         )
-    types = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    return ToolSchema(function.name, description, _parameters(function, docstring.arguments, types))
+    try:
+        parameters = _parameters(function, docstring.arguments, _Classes(tree))
+    except (RecursionError, MemoryError):
+        raise Invalid(f"The types of {function.name} are nested too deeply.") from None
+    return ToolSchema(function.name, description, parameters)
 
 
 def function_name(source: str, name: str | None = None) -> str:
@@ -187,7 +242,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _parameters(
-    function: Function, descriptions: Mapping[str, str], types: Mapping[str, ast.ClassDef]
+    function: Function, descriptions: Mapping[str, str], classes: _Classes
 ) -> dict[str, Any]:
     arguments = function.args
     if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
@@ -208,7 +263,7 @@ def _parameters(
                 f"{parameter.arg}: str."
             )
         try:
-            schema = _schema(parameter.annotation, types, ())
+            schema = _schema(parameter.annotation, classes, ())
         except Invalid as error:
             raise Invalid(
                 f"The parameter {parameter.arg} of {function.name}: {error} {_HINT}."
@@ -239,9 +294,7 @@ def _plain_value(node: ast.expr) -> str | int | float | bool | None:
     return None
 
 
-def _schema(
-    node: ast.expr, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
-) -> dict[str, Any]:
+def _schema(node: ast.expr, classes: _Classes, inside: tuple[str, ...]) -> dict[str, Any]:
     """Return the JSON schema of a written type.
 
     `inside` names the classes and generics around it.
@@ -253,21 +306,34 @@ def _schema(
             return {"type": "null"}
         if isinstance(node.value, str):  # a type in quotes
             try:
-                return _schema(ast.parse(node.value, mode="eval").body, types, (*inside, "…"))
+                return _schema(ast.parse(node.value, mode="eval").body, classes, (*inside, "…"))
             except (SyntaxError, ValueError):
                 pass
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _union([_schema(side, types, (*inside, "|")) for side in (node.left, node.right)])
+        return _union([_schema(side, classes, (*inside, "|")) for side in _sides(node)])
     if isinstance(node, ast.Name | ast.Attribute):
-        return _named(_last_name(node), types, inside)
+        return _named(_last_name(node), classes, inside)
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name | ast.Attribute):
         outer = _last_name(node.value)
         if isinstance(node.slice, ast.Tuple):
             parts = node.slice.elts
         else:
             parts = [node.slice]
-        return _generic(outer, parts, types, (*inside, outer))
+        return _generic(outer, parts, classes, (*inside, outer))
     raise Invalid(f"The type {ast.unparse(node)[:100]} has no JSON schema.")
+
+
+def _sides(union: ast.BinOp) -> list[ast.expr]:
+    """Return the members of a union that is written with `|`, in order."""
+    members = []
+    waiting: list[ast.expr] = [union]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            waiting += [node.right, node.left]
+        else:
+            members.append(node)
+    return members
 
 
 def _last_name(node: ast.Name | ast.Attribute) -> str:
@@ -276,11 +342,11 @@ def _last_name(node: ast.Name | ast.Attribute) -> str:
     return node.attr
 
 
-def _named(name: str, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]) -> dict[str, Any]:
-    if name in types:
+def _named(name: str, classes: _Classes, inside: tuple[str, ...]) -> dict[str, Any]:
+    if name in classes:
         if name in inside:
             raise Invalid(f"{name} holds itself.")
-        return _of_class(types[name], types, (*inside, name))
+        return _of_class(classes.take(name), classes, (*inside, name))
     if name in _SCALARS:
         return dict(_SCALARS[name])
     if name in _LISTS:
@@ -291,15 +357,15 @@ def _named(name: str, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
 
 
 def _generic(
-    outer: str, parts: list[ast.expr], types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
+    outer: str, parts: list[ast.expr], classes: _Classes, inside: tuple[str, ...]
 ) -> dict[str, Any]:
     if outer == "Literal":
-        return _enumeration(_literal_values(parts, types))
+        return _enumeration(_literal_values(parts, classes))
     if outer == "Annotated":
         descriptions = map(_description, parts[1:])
         description = next(filter(None, descriptions), None)
-        return _described(_schema(parts[0], types, inside), description)
-    inner = [_schema(part, types, inside) for part in parts if not _is_ellipsis(part)]
+        return _described(_schema(parts[0], classes, inside), description)
+    inner = [_schema(part, classes, inside) for part in parts if not _is_ellipsis(part)]
     if outer == "Optional":
         return _union([*inner, {"type": "null"}])
     if outer == "Union":
@@ -314,7 +380,7 @@ def _generic(
 
 
 def _literal_values(
-    parts: Sequence[ast.expr], types: Mapping[str, ast.ClassDef]
+    parts: Sequence[ast.expr], classes: _Classes
 ) -> list[str | int | float | bool | None]:
     """Return the values of `Literal[…]`, which may contain members of an enumeration.
 
@@ -324,7 +390,7 @@ def _literal_values(
     for part in parts:
         value = _plain_value(part)
         if value is None and isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
-            value = _enum_members(types.get(part.value.id)).get(part.attr)
+            value = classes.members(part.value.id).get(part.attr)
         if value is None and not (isinstance(part, ast.Constant) and part.value is None):
             raise Invalid(f"The value {ast.unparse(part)[:100]} of Literal cannot be read.")
         values.append(value)
@@ -347,6 +413,8 @@ def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
     anyway.
     """
     not_null = [schema for schema in schemas if schema != {"type": "null"}]
+    if not not_null:
+        return {"type": "null"}
     if len(not_null) == 1:
         return not_null[0]
     return {"anyOf": not_null}
@@ -358,13 +426,14 @@ def _described(schema: dict[str, Any], description: str | None) -> dict[str, Any
     return schema
 
 
-def _enum_members(node: ast.ClassDef | None) -> dict[str, str | int | float | bool]:
+def _enum_members(node: ast.ClassDef) -> dict[str, _Value]:
     """Return the values of an enumeration's members by their names.
 
     Raises Invalid for a value that cannot be read, since the model could never choose it.
     """
-    members: dict[str, str | int | float | bool] = {}
-    for line in node.body if node else ():
+    members: dict[str, _Value] = {}
+    highest = None
+    for line in node.body:
         match line:
             case ast.Assign(targets=[ast.Name(id=name)], value=written):
                 value = _plain_value(written)
@@ -372,27 +441,45 @@ def _enum_members(node: ast.ClassDef | None) -> dict[str, str | int | float | bo
                 continue
         if name.startswith("_"):
             continue
-        if ast.unparse(written) in ("auto()", "enum.auto()"):
-            value = _automatic_value(node, name, list(members.values()))
+        if _is_auto(written):
+            value = _automatic_value(node, name, highest, is_first=not members)
         if value is None:
             raise Invalid(
                 f"The value {ast.unparse(written)[:100]} of the enumeration cannot be read. Write "
                 "a text or a number."
             )
+        if isinstance(value, int):
+            highest = value if highest is None else max(highest, value)
         members[name] = value
     return members
 
 
+def _is_auto(node: ast.expr) -> bool:
+    """Return True for the calls `auto()` and `enum.auto()`."""
+    if not isinstance(node, ast.Call) or node.args or node.keywords:
+        return False
+    match node.func:
+        case ast.Name(id="auto") | ast.Attribute(value=ast.Name(id="enum"), attr="auto"):
+            return True
+    return False
+
+
 def _automatic_value(
-    node: ast.ClassDef | None, name: str, earlier: Sequence[str | int | float | bool]
+    node: ast.ClassDef, name: str, highest: int | None, *, is_first: bool
 ) -> str | int | None:
-    """Return the value that `auto()` gives to a member, as the module `enum` defines it."""
-    if node and "StrEnum" in _base_names(node):
+    """Return the value that `auto()` gives to a member, as the module `enum` defines it.
+
+    Args:
+        node: The enumeration.
+        name: The name of the member.
+        highest: The highest number of the earlier members; None if they have no numbers.
+        is_first: There are no earlier members.
+    """
+    if "StrEnum" in _base_names(node):
         return name.lower()
-    if not earlier:
+    if is_first:
         return 1
-    numbers = [value for value in earlier if isinstance(value, int)]
-    return max(numbers) + 1 if numbers else None
+    return None if highest is None else highest + 1
 
 
 def _base_names(node: ast.ClassDef) -> set[str]:
@@ -402,32 +489,30 @@ def _base_names(node: ast.ClassDef) -> set[str]:
 
 
 def _inherited_fields(
-    node: ast.ClassDef, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
+    node: ast.ClassDef, classes: _Classes, inside: tuple[str, ...]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return properties and required names from a class's bases in the same source."""
     properties: dict[str, Any] = {}
     required: list[str] = []
     for base in node.bases:
-        if isinstance(base, ast.Name) and base.id in types and base.id not in inside:
-            inherited = _of_class(types[base.id], types, (*inside, base.id))
+        if isinstance(base, ast.Name) and base.id in classes and base.id not in inside:
+            inherited = _of_class(classes.take(base.id), classes, (*inside, base.id))
             properties |= inherited.get("properties", {})
             required += inherited.get("required", [])
     return properties, required
 
 
-def _of_class(
-    node: ast.ClassDef, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
-) -> dict[str, Any]:
+def _of_class(node: ast.ClassDef, classes: _Classes, inside: tuple[str, ...]) -> dict[str, Any]:
     """Return the schema of a model, dataclass or TypedDict, or an enumeration."""
     if _base_names(node) & {"Enum", "StrEnum", "IntEnum"}:
-        return {"enum": list(_enum_members(node).values())}
-    properties, required = _inherited_fields(node, types, inside)
+        return {"enum": list(classes.members(node.name).values())}
+    properties, required = _inherited_fields(node, classes, inside)
     for line in node.body:
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
             continue
         if line.target.id.startswith("_"):
             continue
-        schema = _schema(line.annotation, types, inside)
+        schema = _schema(line.annotation, classes, inside)
         if line.value is not None and (description := _description(line.value)):
             schema = {**schema, "description": description}
         properties[line.target.id] = _with_default(schema, line.value)

@@ -38,7 +38,8 @@ class LineMatch:
 class LineSearch:
     """One search and its matches so far.
 
-    `matches` are those after the first `skip`, each with `around` lines before and after it.
+    `matches` are those after the first `skip`, each with `around` lines before and after it. To
+    save time, whole pieces are searched first, and lines only in files with a match.
     """
 
     pattern: str
@@ -55,7 +56,8 @@ class LineSearch:
     def __post_init__(self) -> None:
         """Compile the pattern. Raises Invalid if RE2 does not accept it."""
         self._line = compiled_pattern(self.pattern)
-        self._text = compiled_pattern(f"(?m){self.pattern}")
+        if not _needs_single_lines(self.pattern):
+            self._text = compiled_pattern(f"(?m){self.pattern}")
         self._until = time.monotonic() + _SECONDS
 
     @property
@@ -79,8 +81,16 @@ class LineSearch:
         for piece in pieces:
             texts[piece.file_id].append(piece.text)
         for file in files:
-            if not self.is_full and any(self._matches(self._text, text) for text in texts[file.id]):
+            if not self.is_full and self._may_match(texts[file.id]):
                 self._search(file, "".join(texts[file.id]).removesuffix("\n").split("\n"))
+
+    def _may_match(self, texts: Sequence[str]) -> bool:
+        """Return False if no line of these pieces matches."""
+        # A match in a line that was cut into pieces is in none of them.
+        has_cut_line = any(not text.endswith("\n") for text in texts[:-1])
+        if self._text is None or has_cut_line:
+            return True
+        return any(self._matches(self._text, text) for text in texts)
 
     def _search(self, file: File, lines: Sequence[str]) -> None:
         for number, line in enumerate(lines):
@@ -105,6 +115,14 @@ class LineSearch:
                 "or use a simpler pattern."
             )
         return pattern.search(text) is not None
+
+
+def _needs_single_lines(pattern: str) -> bool:
+    r"""Return whether the pattern may match a line, but not a text with this line.
+
+    \A and \z are the ends of the whole text, and (?-m) makes ^ and $ the same.
+    """
+    return "\\A" in pattern or "\\z" in pattern or ("(?" in pattern and "-" in pattern)
 
 
 def compiled_pattern(pattern: str) -> Any:

@@ -4,6 +4,7 @@ It reads a line with the file's kind and then the file from standard input, and 
 text to descriptor 3.
 """
 
+import codecs
 import io
 import json
 import os
@@ -161,21 +162,26 @@ def sheets_of(content: bytes) -> Iterator[str]:
         for count, row in enumerate(sheet.iter_rows(values_only=True)):
             line = row_of(row)
             size += len(line)
-            if count >= MOST_ROWS or size > MOST:
+            if count >= MOST_ROWS:
                 raise Unreadable(
                     f"The sheet {sheet.title} has more than {MOST_ROWS} rows. Save it as several "
                     "files."
+                )
+            if size >= MOST:
+                raise Unreadable(
+                    f"The sheet {sheet.title} has more than {MOST - 1} characters. Save it as "
+                    "several files."
                 )
             if line:
                 lines.append(line)
         yield "\n".join(lines)
 
 
-def text_of_html(content: bytes) -> str:
+def text_of_html(content: str | bytes) -> str:
     """Return the text of a page as Markdown, without scripts and pictures.
 
     Args:
-        content: The bytes of the page. If it names a charset, this decides how they are read.
+        content: The page. Bytes are read in the charset that it names, or in a guessed one.
     """
     from bs4 import BeautifulSoup
     from markdownify import MarkdownConverter
@@ -204,10 +210,32 @@ def parts_of_email(content: bytes) -> Iterator[str]:
     yield "\n".join(f"{name}: {message[name]}" for name in names)
     body = message.get_body(("plain", "html"))
     if body is not None:
-        text = body.get_content()
-        yield text_of_html(text.encode()) if body.get_content_type() == "text/html" else text
+        yield text_of_part(body)
     for attached in message.iter_attachments():
         yield f"[attached: {attached.get_filename() or attached.get_content_type()}]"
+
+
+def text_of_part(part: Any) -> str:
+    """Return the text of a part of an e-mail.
+
+    The part's header names its encoding. Without a known one, the page itself may name it.
+    """
+    is_html = part.get_content_type() == "text/html"
+    try:
+        codecs.lookup(part.get_content_charset("none"))
+    except LookupError:
+        content = part.get_payload(decode=True) or b""
+        return text_of_html(content) if is_html else decoded(content)
+    text = str(part.get_content())
+    return text_of_html(text) if is_html else text
+
+
+def decoded(content: bytes) -> str:
+    """Return a text without a known encoding: UTF-8, or else the encoding of Windows."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return content.decode("cp1252", "replace")
 
 
 def text_of_rtf(content: bytes) -> str:

@@ -28,6 +28,7 @@ from ricordo.storage.engine.repository import (
     Page,
     Repository,
     equal,
+    in_scope,
     one_of,
 )
 from ricordo.storage.engine.store import Transaction
@@ -40,6 +41,10 @@ _FILES = Repository(File, files)
 _PIECES = Repository(FilePiece, file_pieces)
 _OPENED = Repository(AgentFile, files_agents)
 _EXISTS = files.c.deleted_at.is_(None)
+_COUNTED = (
+    func.count().label("files"),
+    func.coalesce(func.sum(files.c.size), 0).label("bytes"),
+)
 get_folder = _FOLDERS.get
 get_folder_for_change = _FOLDERS.get_for_change
 insert_folder = _FOLDERS.insert
@@ -292,6 +297,14 @@ def hide_files(tx: Transaction, file_ids: Sequence[str]) -> None:
         tx.run(_CLOSE_FILES, {"file_ids": list(file_ids)})
 
 
+def ids_of_hidden_files(tx: Transaction, folder_id: str) -> list[str]:
+    """Return the ids of the folder's deleted files that are not purged yet."""
+    hidden = select(files.c.id).where(
+        files.c.folder_id == folder_id, files.c.deleted_at.is_not(None)
+    )
+    return [row.id for row in tx.all(hidden)]
+
+
 def ids_of_files(tx: Transaction, folder_id: str) -> list[str]:
     """Return the ids of the folder's files, without deleted ones.
 
@@ -383,10 +396,27 @@ def count_files(tx: Transaction, folder_ids: Sequence[str]) -> dict[str, int]:
         tx: The transaction, or a read.
         folder_ids: The folders; those without files are left out of the result.
     """
-    counted = select(files.c.folder_id, func.count().label("count")).where(
-        files.c.folder_id.in_(folder_ids), _EXISTS
+    return {id: count for id, (count, _) in sizes_by_folder(tx, folder_ids).items()}
+
+
+def sizes_by_folder(tx: Transaction, folder_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return the number of files and of their bytes by folder.
+
+    Args:
+        tx: The transaction, or a read.
+        folder_ids: The folders; those without files are left out of the result.
+    """
+    counted = select(files.c.folder_id, *_COUNTED).where(
+        one_of(files.c.folder_id, "folder_ids"), _EXISTS
     )
-    return {row.folder_id: row.count for row in tx.all(counted.group_by(files.c.folder_id))}
+    rows = tx.all(counted.group_by(files.c.folder_id), {"folder_ids": list(folder_ids)})
+    return {row.folder_id: (row.files, int(row.bytes)) for row in rows}
+
+
+def size_of_all(tx: Transaction, scope: Scope) -> tuple[int, int]:
+    """Return the number of all files that the caller sees, and of their bytes."""
+    row = tx.all(select(*_COUNTED).where(*in_scope(files, scope), _EXISTS))[0]
+    return row.files, int(row.bytes)
 
 
 # The text of files
@@ -643,16 +673,19 @@ def attach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
     tx.run(_ATTACH, {"agent_id": agent_id, "folder_id": folder_id, "created_at": tx.clock.now()})
 
 
-def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
+def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> bool:
     """Detach the folder, and close its files for the agent.
 
     Args:
         tx: The transaction.
         agent_id: The agent. The files are closed for all its users.
         folder_id: The folder; one that is not attached changes nothing.
+
+    Returns:
+        False if it was not attached.
     """
     tx.run(_CLOSE_FOLDER, {"agent_id": agent_id, "folder_id": folder_id})
-    tx.run(_DETACH, {"agent_id": agent_id, "folder_id": folder_id})
+    return tx.run(_DETACH, {"agent_id": agent_id, "folder_id": folder_id}) > 0
 
 
 def set_egress(tx: Transaction, folder_id: str, label: str | None) -> None:

@@ -36,7 +36,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 _MOST_TEXT = 1_000_000  # characters of content in a list
-_MOST_COUNTED = 10_000
+_MOST_LISTED = 10_000
 
 
 def folder_json(context: RequestContext, folder: Folder) -> Json:
@@ -110,33 +110,41 @@ def count_folders(tx: Transaction, context: RequestContext) -> int:
 def read_sizes(
     tx: Transaction, context: RequestContext, include_detailed_per_source_metadata: bool = False
 ) -> Json:
-    """Return the size of all folders."""
-    folders = queries.page_of_folders(tx, context.scope, Page(limit=_MOST_COUNTED, order="asc"))
-    folder_ids = [folder.id for folder in folders]
-    stored = queries.page_of_files(
-        tx, context.scope, folder_ids, Page(limit=_MOST_COUNTED, order="asc")
+    """Return the size of all folders.
+
+    The details name the first 10,000 folders and the first 10,000 files. Numbers count all files.
+    """
+    file_count, total_size = queries.size_of_all(tx, context.scope)
+    return SizesResponse.of(
+        None,
+        total_sources=queries.count_folders(tx, context.scope),
+        total_files=file_count,
+        total_size=total_size,
+        sources=_detailed_sizes(tx, context) if include_detailed_per_source_metadata else [],
     )
+
+
+def _detailed_sizes(tx: Transaction, context: RequestContext) -> list[Json]:
+    page = Page(limit=_MOST_LISTED, order="asc")
+    folders = queries.page_of_folders(tx, context.scope, page)
+    folder_ids = [folder.id for folder in folders]
+    sizes = queries.sizes_by_folder(tx, folder_ids)
     files: dict[str, list[File]] = {id: [] for id in folder_ids}
-    for file in stored:
+    for file in queries.page_of_files(tx, context.scope, folder_ids, page):
         files[file.folder_id].append(file)
-    detailed = [
-        FolderSizeResponse.of(
+    detailed = []
+    for folder in folders:
+        file_count, total_size = sizes.get(folder.id, (0, 0))
+        response = FolderSizeResponse.of(
             folder,
             source_id=folder.id,
             source_name=folder.name,
-            file_count=len(files[folder.id]),
-            total_size=sum(file.size for file in files[folder.id]),
+            file_count=file_count,
+            total_size=total_size,
             files=[FileSizeResponse.of(file) for file in files[folder.id]],
         )
-        for folder in (folders if include_detailed_per_source_metadata else ())
-    ]
-    return SizesResponse.of(
-        None,
-        total_sources=len(folders),
-        total_files=len(stored),
-        total_size=sum(file.size for file in stored),
-        sources=detailed,
-    )
+        detailed.append(response)
+    return detailed
 
 
 def find_id(tx: Transaction, context: RequestContext, folder_name: str) -> str:
@@ -224,8 +232,13 @@ def list_passages(
 ) -> list[Json]:
     """List the chunks of the folder's files."""
     folder = queries.get_folder(tx, context.scope, folder_id)
+    # Chunks of deleted files are left out by the query, so that they shorten no page.
+    hidden_ids = queries.ids_of_hidden_files(tx, folder_id)
     passages: Sequence[Passage] = archives.page_of_passages(
-        tx, [folder.archive_id], paging.page(default=100)
+        tx,
+        [folder.archive_id],
+        paging.page(default=100),
+        without={"file_id": hidden_ids} if hidden_ids else None,
     )
     file_ids = {file_of(passage) for passage in passages}
     names = {file.id: file.name for file in queries.files_by_ids(tx, context.scope, [*file_ids])}

@@ -152,7 +152,7 @@ def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
         NotFound: if the caller does not see the folder.
         Forbidden: if the caller may not delete it.
     """
-    folder = queries.get_folder(tx, scope, folder_id)
+    folder = queries.get_folder_for_change(tx, scope, folder_id)
     require_may_write(scope, folder.user_id)
     for agent_id in queries.agents_of(tx, folder):
         _detach(tx, folder.organization_id, agent_id, folder_id)
@@ -180,7 +180,7 @@ def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> F
         Invalid: if the upload has no name, or a name that is too long.
         Conflict: if the name is taken and `duplicates` is "error".
     """
-    folder = queries.get_folder(tx, scope, folder_id)
+    folder = queries.get_folder_for_change(tx, scope, folder_id)
     require_may_write(scope, folder.user_id)
     name = name_of(upload.name)
     if (existing := queries.find_by_name(tx, folder_id, name)) is not None:
@@ -306,8 +306,8 @@ def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) 
 def _detach(tx: Transaction, organization_id: str, agent_id: str, folder_id: str) -> None:
     everything = Scope(organization_id)
     agents.lock(tx, everything, agent_id)
-    queries.detach_folder(tx, agent_id, folder_id)
-    if queries.folders_of_agent(tx, everything, agent_id):
+    was_attached = queries.detach_folder(tx, agent_id, folder_id)
+    if not was_attached or queries.folders_of_agent(tx, everything, agent_id):
         return
     state = agents.load(tx, everything, agent_id)
     settings = {key: setting for key, setting in state.agent.settings.items() if key != MARK}

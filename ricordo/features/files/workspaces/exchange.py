@@ -5,6 +5,7 @@ A header is one line of JSON. Each file is a line of JSON with its path and size
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 
@@ -49,10 +50,11 @@ def unpacked(packed_bytes: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 def _line(packed_bytes: bytes, offset: int) -> tuple[dict[str, Any], int]:
     end = packed_bytes.find(b"\n", offset)
+    entry = None
     if end >= 0:
-        entry = json.loads(packed_bytes[offset:end])
-    else:
-        entry = None
+        # A line that is nested too deeply raises RecursionError, which is no ValueError.
+        with suppress(RecursionError):
+            entry = json.loads(packed_bytes[offset:end])
     if isinstance(entry, dict):
         return entry, end + 1
     raise ValueError("This is not a line of JSON.")

@@ -12,6 +12,7 @@ from ricordo.features.files.workspaces import TOOLS, queries
 from ricordo.features.files.workspaces.options import WorkspaceSettings
 from ricordo.features.files.workspaces.queries import INSTRUCTIONS, Space, WorkspaceFile
 from ricordo.plugins import PromptAddition
+from ricordo.storage import organizations, users
 from ricordo.storage.engine.store import Transaction
 
 LARGEST = 5_000_000  # bytes of a file
@@ -182,6 +183,17 @@ def read_text(tx: Transaction, space: Space, path: str) -> str:
     return text
 
 
+def _lock(tx: Transaction, space: Space) -> None:
+    """Let only this transaction change the workspace until it ends.
+
+    Call it before you read files that the transaction changes, and before you count files.
+    """
+    if space.user_id:
+        users.lock(tx, space.user_id)
+    else:
+        organizations.lock(tx, space.organization_id)
+
+
 def write(
     tx: Transaction, space: Space, path: str, content: bytes, *, expected: str | None = None
 ) -> WorkspaceFile:
@@ -201,6 +213,7 @@ def write(
         Invalid: if the path is a folder, or a file is in its way.
         Forbidden: if only teachers may change the file.
     """
+    _lock(tx, space)
     stored = queries.find(tx, space, path)
     digest = stored.digest if stored else ""
     if expected is not None and expected != digest:
@@ -232,6 +245,7 @@ def edit(
         Invalid: if the file is not UTF-8 text, or `old` is missing or occurs more than once.
         TooLong, Forbidden: as `write` does.
     """
+    _lock(tx, space)
     text = read_text(tx, space, path)
     spans = spans_of(text, old)
     count = len(spans)
@@ -293,6 +307,7 @@ def save_changes(
     Raises:
         TooLong, Invalid: if a file cannot be stored.
     """
+    _lock(tx, space)
     written: list[str] = []
     conflicts: list[str] = []
     removed: list[str] = []

@@ -1,6 +1,8 @@
 """Agent tools that work with files of a workspace and run commands on them."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 from ricordo.domain.text import text_key
 from ricordo.errors import Invalid, Unavailable
@@ -163,30 +165,54 @@ async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]
         header, files = await offload(
             lambda: exchange.unpacked(outcome.answer), len(outcome.answer)
         )
+        ended = _ended(header)
     except ValueError as error:
         raise Unavailable(
             "The command ended before its files could be read. They are as they were before."
         ) from error
     changed, unusable = _usable(files)
-    deleted = [path for path in header.get("deleted") or () if path in base]
+    deleted = [path for path in ended.deleted if path in base]
 
     def save(tx: Transaction) -> service.SavedChanges:
         return service.save_changes(tx, space, base, changed=changed, deleted=deleted)
 
     changes = await context.store.write(save)
-    report = report_of(outcome, exit_code=int(header.get("exit_code") or 0))
+    report = report_of(outcome, exit_code=ended.exit_code)
     for name, paths in (
         ("written", changes.written),
         ("deleted", changes.deleted),
         ("conflicts", changes.conflicts),
         (
             "left_out",
-            [*changes.left_out, *unusable, *map(str, header.get("left_out") or ())],
+            [*changes.left_out, *unusable, *ended.left_out],
         ),
     ):
         if paths:
             report[name] = list(paths)[:_MOST_LISTED]
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The header of the program's answer, which a command may have written instead."""
+
+    exit_code: int
+    deleted: Sequence[str]
+    left_out: Sequence[str]
+
+
+def _ended(header: Mapping[str, Any]) -> _Ended:
+    """Return the header. Raises ValueError if it has another form."""
+    exit_code = header.get("exit_code")
+    deleted = header.get("deleted")
+    left_out = header.get("left_out")
+    if not isinstance(exit_code, int) or not _are_texts(deleted) or not _are_texts(left_out):
+        raise ValueError("This is no header.")
+    return _Ended(exit_code, deleted, left_out)
+
+
+def _are_texts(paths: Any) -> TypeGuard[list[str]]:
+    return isinstance(paths, list) and all(isinstance(path, str) for path in paths)
 
 
 def _space(context: ToolContext) -> Space:

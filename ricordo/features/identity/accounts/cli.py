@@ -16,6 +16,7 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.client import Client, any_server
+from ricordo.cli.input_files import read_file
 from ricordo.domain.text import decoded
 from ricordo.errors import Invalid
 from ricordo.features.memory_care.erasure.cli import forget_user
@@ -171,10 +172,7 @@ def invite_users(
 
 def _people_in(file: Path) -> str:
     """Return the file's text; its encoding is guessed. Raises Invalid."""
-    try:
-        return decoded(file.read_bytes())
-    except OSError as error:
-        raise Invalid(f"{file} cannot be read: {error.strerror}.") from None
+    return decoded(read_file(file))
 
 
 @user.command("list")

@@ -298,8 +298,7 @@ def open_session(
 
     Raises:
         Forbidden: if the user is disabled.
-        Invalid: if no user can have this identifier or e-mail address.
-        Collision: if a new person's identifier looks like another user's.
+        Invalid: if no user can have this identifier.
     """
     everybody = Scope()
     user = users.named(tx, everybody.organization_id, identifier)
@@ -339,8 +338,9 @@ def _name(claims: Json, user: User) -> str:
 
 
 def _email(claims: Json) -> str | None:
+    """Return the verified e-mail address; None without one, or if it cannot be stored."""
     email = claims.get("email")
     is_verified = claims.get("email_verified") is True
-    if isinstance(email, str) and is_verified:
+    if isinstance(email, str) and is_verified and users.is_email(email):
         return email
     return None

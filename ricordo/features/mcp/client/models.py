@@ -23,6 +23,8 @@ from ricordo.features.mcp.client.tables import McpServer, ServedTool, ServerKind
 
 MASK = "********"
 """The mark that responses show for a secret. A request with it keeps the stored secret."""
+# The fields that decide which address or program gets the secrets.
+_DESTINATION = ("server_url", "command", "args")
 
 
 def _require_header(name: str) -> str:
@@ -96,16 +98,18 @@ class ServerConfig(RequestPart):
         }
         config |= without_none(command=self.command, args=self.args)
         is_moved = any(
-            config.get(name) != before.config.get(name) for name in ("server_url", "command")
+            (config.get(name) or None) != (before.config.get(name) or None) for name in _DESTINATION
         )
         if is_moved and before.secret:
-            # Without this check, a caller who does not know the token could send it to any address.
+            # Without this check, a caller who does not know the token could send it to any address,
+            # or give it to any program.
             if not (self.auth_token or self.custom_headers or self.env):
                 raise Invalid(
-                    "Send the token and headers together with a new address: stored ones are "
-                    "never sent to another address."
+                    "Send the token, headers and variables together with a new address or "
+                    "command: stored ones are never sent to another address or program."
                 )
             secrets = ServerSecrets()
+        self._require_known_variables(secrets)
         token = secrets.token
         oauth = secrets.oauth
         if self.auth_token is not None:
@@ -121,6 +125,22 @@ class ServerConfig(RequestPart):
         config["oauth"] = bool(changed.oauth)
         return replace(before, kind=kind, config=config), changed
 
+    def _require_known_variables(self, secrets: ServerSecrets) -> None:
+        """Raise Invalid if stored variables are kept beside new ones.
+
+        A variable such as HTTPS_PROXY or NODE_OPTIONS decides where a program sends its secrets.
+        """
+        sent = {name: secret.get_secret_value() for name, secret in (self.env or {}).items()}
+        kept = [name for name, text in sent.items() if text == MASK]
+        is_changed = any(
+            text not in (MASK, secrets.environment.get(name)) for name, text in sent.items()
+        )
+        if kept and is_changed:
+            raise Invalid(
+                f"Send the value of {kept[0]} too: a stored variable is never given to a program "
+                "together with new variables."
+            )
+
 
 def _merged(before: Mapping[str, str], update: Mapping[str, SecretStr] | None) -> dict[str, str]:
     if update is None:
@@ -128,10 +148,15 @@ def _merged(before: Mapping[str, str], update: Mapping[str, SecretStr] | None) -
     merged = {}
     for name, field in update.items():
         text = field.get_secret_value()
-        if text == MASK:
-            merged[name] = before.get(name, text)
-        else:
+        if text != MASK:
             merged[name] = text
+        elif name in before:
+            merged[name] = before[name]
+        else:
+            raise Invalid(
+                f"{name} was sent as {MASK}, but this server has no stored value to keep. Send the "
+                "value."
+            )
     return merged
 
 

@@ -6,12 +6,13 @@ from sqlalchemy import bindparam, delete, select
 
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
-from ricordo.errors import Collision, NotFound
+from ricordo.errors import Collision, Conflict, NotFound
 from ricordo.features.mcp.client.tables import McpServer, ServedTool, mcp_servers, mcp_tools
 from ricordo.storage import tools
 from ricordo.storage.engine.repository import Repository, equal, new_values, setter
 from ricordo.storage.engine.store import Transaction
 
+MOST_SERVERS = 200  # of an organization
 _SERVERS = Repository(McpServer, mcp_servers, name="MCP server")
 _SERVED = Repository(ServedTool, mcp_tools)
 _ALL = _SERVERS.select.where(equal(mcp_servers, "organization_id")).order_by(mcp_servers.c.seq)
@@ -48,8 +49,16 @@ def insert_one(tx: Transaction, server: McpServer) -> None:
         server: The server with its encrypted secrets.
 
     Raises:
-        Collision: The organization has a server of its name.
+        Conflict: The organization has too many servers.
+        Collision: It has one of this name.
     """
+    scope = Scope(server.organization_id)
+    tools.lock(tx, scope)  # so that no other request adds one at the same time
+    if len(every(tx, scope)) >= MOST_SERVERS:
+        raise Conflict(
+            f"There are {MOST_SERVERS} MCP servers already, and no more are allowed. Delete one "
+            "first."
+        )
     require_free(tx, server)
     _SERVERS.insert(tx, server)
 

@@ -41,7 +41,6 @@ router = Routes(
     open_paths=("/v1/mcp-servers/oauth/callback",),
 )
 CALLBACK = "/v1/mcp-servers/oauth/callback"
-MOST_SERVERS = 200  # of an organization
 
 
 def runner_of(context: RequestContext) -> McpRunner:
@@ -113,11 +112,6 @@ async def add(context: RequestContext, body: ServerRequest) -> McpServer:
 
     def insert(tx: Transaction) -> McpServer:
         now = tx.clock.now()
-        if len(queries.every(tx, scope)) >= MOST_SERVERS:
-            raise Conflict(
-                f"There are {MOST_SERVERS} MCP servers already, and no more are allowed. Delete "
-                "one first."
-            )
         new_server = replace(
             server,
             id=new_id("mcp_server"),
@@ -147,9 +141,8 @@ async def change(context: RequestContext, before: McpServer, body: ServerUpdate)
         Conflict: if it was changed since it was read, or its new name is taken.
     """
     settings = context.runtime.settings
-    server, secrets = body.applied(before, service.secrets_of(settings, before))
-    service.require_usable(settings, server)
-    secret = secrets.sealed(settings)
+    wanted, _ = body.applied(before, service.secrets_of(settings, before))
+    service.require_usable(settings, wanted)
 
     def save(tx: Transaction) -> McpServer:
         stored = queries.get_for_change(tx, context.scope, before.id)
@@ -158,9 +151,11 @@ async def change(context: RequestContext, before: McpServer, body: ServerUpdate)
                 "The MCP server was changed by another request. Read it again, then repeat the "
                 "change."
             )
+        # The row may have newer tokens, since a refresh of them does not count as a change.
+        server, secrets = body.applied(stored, service.secrets_of(settings, stored))
         changed = replace(
             server,
-            secret=secret,
+            secret=secrets.sealed(settings),
             last_error=None,
             updated_at=tx.clock.now(),
             updated_by=context.scope.user_id,

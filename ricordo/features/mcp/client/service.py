@@ -85,7 +85,10 @@ async def keep_oauth(
     *,
     is_new: bool = False,
 ) -> None:
-    """Store a server's OAuth tokens, if the server still exists.
+    """Store a server's OAuth tokens, unless the server was deleted or changed its access.
+
+    Refreshed tokens are stored only if the server still has the registration that they belong to.
+    They are dropped if the server got another address, a token or a new consent meanwhile.
 
     Args:
         store: The database.
@@ -94,13 +97,21 @@ async def keep_oauth(
         oauth: The result of OAuth, as `Keep` gets it.
         is_new: The tokens come from a new consent, so open sessions are replaced. After a refresh
             they continue.
+
+    Raises:
+        Conflict: The consent was given for another address than the server has now.
     """
 
     def save(tx: Transaction) -> None:
         scope = Scope(server.organization_id)
         with suppress(NotFound):
             stored = queries.get_for_change(tx, scope, server.id)
-            sealed = replace(secrets_of(settings, stored), oauth=oauth).sealed(settings)
+            secrets = secrets_of(settings, stored)
+            if is_new and stored.config.get("server_url") != server.config.get("server_url"):
+                raise Conflict("The server's address was changed. Connect to it again.")
+            if not is_new and secrets.oauth.get("client") != oauth.get("client"):
+                return
+            sealed = replace(secrets, oauth=oauth).sealed(settings)
             changed = replace(stored, secret=sealed, config={**stored.config, "oauth": True})
             if is_new:
                 changed = replace(changed, last_error=None, updated_at=tx.clock.now())

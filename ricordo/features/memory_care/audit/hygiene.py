@@ -43,6 +43,8 @@ _AHEAD = re.compile(
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 # After this many days, a relative day such as "next week" has passed.
 _DAYS_AHEAD = 14
+_LATER_LINES = 50
+_COMPARISONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,10 @@ def tallies_of(
 
 
 def contradictions(blocks: Sequence[Block], owner: str) -> Iterator[Finding]:
-    """Yield lines that a later line of the same owner contradicts.
+    """Yield lines that a later line of the same owner contradicts, each once.
+
+    The time grows with the number of lines, not with its square: each line is compared with the
+    next `_LATER_LINES` about the same, and all lines together at most `_COMPARISONS` times.
 
     Args:
         blocks: All blocks of the owner, in order.
@@ -138,10 +143,12 @@ def contradictions(blocks: Sequence[Block], owner: str) -> Iterator[Finding]:
         (first, second)
         for members in slots.values()
         for place, first in enumerate(members)
-        for second in members[place + 1 :]
+        for second in members[place + 1 : place + 1 + _LATER_LINES]
     }
-    for first, second in sorted(pairs):
-        if revision_of([lines[first][2]], lines[second][2]) is not None:
+    contradicted: set[int] = set()
+    for first, second in sorted(pairs)[:_COMPARISONS]:
+        if first not in contradicted and revision_of([lines[first][2]], lines[second][2]):
+            contradicted.add(first)
             label, number, text = lines[first]
             reason = f"line {lines[second][1]} of {lines[second][0]} says otherwise"
             yield Finding("contradiction", owner, label, number, short(text), reason)

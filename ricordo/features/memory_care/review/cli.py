@@ -16,6 +16,7 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.client import any_server, require_database
+from ricordo.cli.input_files import read_text_file
 from ricordo.cli.screen import printable
 from ricordo.errors import Invalid, NotFound
 
@@ -86,7 +87,7 @@ def approve_proposals(
         if text is None:
             _decide(ask, "approve", proposals)
             return
-        body = sys.stdin.read() if str(text) == "-" else text.read_text("utf-8")
+        body = sys.stdin.read() if str(text) == "-" else read_text_file(text)
         _settle(ask, proposals, body)
 
 

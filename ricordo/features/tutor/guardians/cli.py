@@ -10,6 +10,7 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.client import any_server
+from ricordo.cli.input_files import read_file
 from ricordo.domain.csv_text import csv_rows
 from ricordo.domain.text import decoded
 from ricordo.errors import Invalid, RicordoError
@@ -84,10 +85,7 @@ def _path(student: str, guardian: str = "") -> str:
 
 def _pairs_in(file: Path) -> list[tuple[str, str]]:
     """Return the pairs in a CSV file. Raises Invalid for missing columns and cells."""
-    try:
-        text = decoded(file.read_bytes())
-    except OSError as error:
-        raise Invalid(f"{file} cannot be read: {error.strerror}.") from error
+    text = decoded(read_file(file))
     rows = ((line, cells) for line, cells in csv_rows(text) if any(map(str.strip, cells)))
     header = [cell.strip().casefold() for cell in next(rows, (0, []))[1]]
     if not set(_COLUMNS) <= set(header):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from ricordo.cli.input_files import read_text_file
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
@@ -91,11 +92,7 @@ def _schemas(settings: "Settings") -> "dict[str, BlockSchema | str]":
 
 def _of_file(file: Path) -> "Iterator[str]":
     try:
-        parse_schema(file.read_text("utf-8").removeprefix("\ufeff"), file.stem, str(file))
-    except UnicodeDecodeError:
-        yield f"{file} is not UTF-8 text. Save it as UTF-8."
-    except OSError as error:
-        yield f"{file} cannot be read: {error.strerror}."
+        parse_schema(read_text_file(file), file.stem, str(file))
     except Invalid as error:
         yield str(error)
 

@@ -4,6 +4,7 @@ The packages are wheels in a local folder, and the operator's pip uses no other 
 """
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -12,12 +13,14 @@ import sys
 import threading
 import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid
 from ricordo.features.custom_tools.source import environments
 from ricordo.features.custom_tools.source.environments import texts_of
 from ricordo.llm.scripted import call
@@ -132,6 +135,57 @@ def test_a_failed_install_quotes_pip_and_is_retried_later(api: Api, tmp_path: Pa
     os.utime(failure, (0, 0))
     uses = "def f() -> int:\n    'x'\n    import nosuchthing\n    return nosuchthing.x"
     assert try_out(api, wanted, source=uses, args={})["func_return"] == 1
+
+
+@pytest.mark.parametrize("fault", ["rename", "write", "begin"])
+@pytest.mark.parametrize("database_url", ["", "postgresql://ricordo:x@127.0.0.1/none"])
+async def test_an_environment_that_cannot_be_stored_fails_at_once_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, database_url: str
+) -> None:
+    """The disk is full or read-only: at the move, also for the reason's file, or at the start."""
+    settings = Settings(data_dir=tmp_path / "data", database_url=database_url)
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise full
+
+    def begin(building: Path) -> None:
+        if fault == "begin":
+            raise full
+        building.mkdir()
+
+    async def install(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(environments, "_begin", begin)
+    monkeypatch.setattr(environments, "_install", install)
+    monkeypatch.setattr(Path, "rename", fails)
+    if fault == "write":
+        monkeypatch.setattr(Path, "write_text", fails)
+    monkeypatch.setattr(environments, "_PATIENCE", 5.0)
+
+    class JobRunner:
+        """Builds the environment at once, as the job does."""
+
+        async def write(self, _: Any) -> None:
+            with suppress(Invalid):
+                await own.build(("salve==1.0",))
+
+    own = environments.Environments(settings)
+    for _ in range(2):
+        with pytest.raises(Invalid, match=r"salve==1\.0.*cannot store them: .*No space left"):
+            await own.python_for(JobRunner(), Scope(), ("salve==1.0",))  # type: ignore[arg-type]
+
+
+def test_an_environment_on_a_volume_that_became_read_only_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", fails)
+    assert environments._is_ready(tmp_path)
+    assert not environments._is_ready(tmp_path / "none")
 
 
 @pytest.mark.soak

@@ -11,6 +11,7 @@ from ricordo.domain.message import ToolCallPart
 from ricordo.errors import Unavailable
 from ricordo.features.files.folders import windows
 from ricordo.features.files.folders.line_search import LineSearch
+from ricordo.features.files.folders.queries import PIECE, pieces_of_text
 from ricordo.features.files.folders.records import File, FilePiece
 from ricordo.llm.scripted import call
 from tests.features.files.folders.conftest import Api, put
@@ -382,6 +383,25 @@ async def test_a_search_that_takes_too_long_is_stopped() -> None:
         await search.through([file], [FilePiece("file-1", 0, 0, 0, "a")])
 
 
+@pytest.mark.parametrize("pattern", [r"\Afoo", r"foo\z", "(?-m)^foo$", "(?i-m:^foo)", "^foo$"])
+async def test_patterns_match_each_line_as_if_it_were_the_whole_text(pattern: str) -> None:
+    """Pieces of several lines are searched first, and must not exclude a line."""
+    file = File("file-1", "org-1", "source-1", "a.txt", "a.txt")
+    search = LineSearch(pattern)
+    await search.through([file], pieces_of_text("file-1", "one\nfoo\nfoot\n two foo\nend\n"))
+    lines = [match.line for match in search.matches]
+    assert lines == {r"\Afoo": [1, 2], r"foo\z": [1, 3], "(?i-m:^foo)": [1, 2]}.get(pattern, [1])
+
+
+async def test_a_match_across_the_pieces_of_a_long_line_is_found() -> None:
+    text = f"one\n{'a' * (PIECE - 2)}honey{'a' * PIECE}\nend\n"
+    pieces = pieces_of_text("file-1", text)
+    assert not any("honey" in piece.text for piece in pieces)
+    search = LineSearch("honey")
+    await search.through([File("file-1", "org-1", "source-1", "a.txt", "a.txt")], pieces)
+    assert [match.line for match in search.matches] == [1]
+
+
 def test_semantic_search_finds_passages_by_meaning(api: Api, shelf: tuple[str, str]) -> None:
     folder, agent_id = shelf
     name = api.client.folders.retrieve(folder).name
@@ -423,6 +443,17 @@ def test_deleted_replaced_and_detached_files_are_closed(api: Api, shelf: tuple[s
     api.server.says("Done.")
     api.client.agents.messages.create(agent_id, input="Go.")
     assert "<directories>" not in system_of(api)
+
+
+def test_detaching_a_folder_that_is_not_attached_changes_nothing(api: Api, folder: str) -> None:
+    """A person attached the tools, which detaching the last folder would detach."""
+    agent = api.client.agents.create(model=MODEL, include_base_tools=False, tools=[*TOOLS])
+    api.client.agents.folders.detach(folder, agent_id=agent.id)
+    kept = {tool.name for tool in api.client.agents.tools.list(agent.id)}
+    assert kept == set(TOOLS)
+    api.client.agents.folders.attach(folder, agent_id=agent.id)
+    api.client.agents.folders.detach(folder, agent_id=agent.id)
+    assert list(api.client.agents.tools.list(agent.id)) == []
 
 
 def test_file_tools_report_that_no_files_are_attached(api: Api) -> None:

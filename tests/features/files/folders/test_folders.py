@@ -1,11 +1,14 @@
 """Folders and files over HTTP, with the real client: from creation to deletion."""
 
 import time
+from typing import Any
 
 import pytest
 from letta_client import APIStatusError, ConflictError, NotFoundError
 
+from ricordo.features.files.folders import queries, routes
 from tests.features.files.folders.conftest import Api, put, read
+from tests.seams.http import ok
 
 
 def test_a_folder_can_be_created_changed_and_deleted(api: Api) -> None:
@@ -108,6 +111,20 @@ def test_a_deleted_file_disappears_at_once_and_is_purged(api: Api, folder: str) 
     assert sorted(texts) == ["Again.", "Bees make honey."]
 
 
+def test_chunks_of_a_deleted_file_shorten_no_page(api: Api, folder: str) -> None:
+    """The file is hidden, but not purged yet."""
+    put(api, folder, "kept.txt", "Bees make honey.")
+    gone = put(api, folder, "gone.txt", "Wasps sting.\n" * 500)
+    api.server.write(lambda tx: queries.hide_files(tx, [gone.id]))
+    for order in ("asc", "desc"):
+        page = ok(api.http.get(f"/v1/folders/{folder}/passages?limit=1&order={order}"))
+        assert [one["text"] for one in page] == ["Bees make honey."]
+        page = ok(
+            api.http.get(f"/v1/folders/{folder}/passages?order={order}&after={page[0]['id']}")
+        )
+        assert page == []
+
+
 def test_unreadable_oversized_and_badly_named_uploads_are_refused(api: Api, folder: str) -> None:
     with pytest.raises(APIStatusError) as refused:
         put(api, folder, "x.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 10)
@@ -133,6 +150,41 @@ def test_unreadable_oversized_and_badly_named_uploads_are_refused(api: Api, fold
 def test_an_empty_file_is_accepted(api: Api, folder: str) -> None:
     file = put(api, folder, "empty.txt", "")
     assert (file.processing_status, file.total_chunks) == ("completed", 0)
+
+
+def test_sizes_count_folders_and_files_that_the_details_leave_out(
+    api: Api, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = api.client.folders.create(name="other shelf").id
+    oldest = next(iter(api.client.folders.list(order="asc"))).id
+    for folder_id in dict.fromkeys((oldest, folder, other)):
+        put(api, folder_id, "a.txt", "12345")
+        put(api, folder_id, "b.txt", "123")
+
+    def sizes(*, detailed: bool) -> dict[str, Any]:
+        shown: dict[str, Any] = ok(
+            api.http.get(
+                "/v1/folders/metadata", params={"include_detailed_per_source_metadata": detailed}
+            )
+        )
+        return shown
+
+    whole = sizes(detailed=True)
+    files = [file for source in whole["sources"] for file in source["files"]]
+    assert whole["total_sources"] == len(whole["sources"]) >= 2
+    assert whole["total_files"] == len(files) >= 4
+    assert whole["total_size"] == sum(file["file_size"] for file in files)
+    monkeypatch.setattr(routes, "_MOST_LISTED", 1)
+    cut = sizes(detailed=True)
+    assert {**cut, "sources": []} == {**whole, "sources": []} == sizes(detailed=False)
+    (source,) = cut["sources"]
+    first = whole["sources"][0]
+    assert (source["file_count"], source["total_size"]) == (
+        first["file_count"],
+        first["total_size"],
+    )
+    assert len(source["files"]) == 1 < first["file_count"]
+    api.client.folders.delete(other)
 
 
 def test_deleting_a_folder_deletes_its_files(api: Api) -> None:

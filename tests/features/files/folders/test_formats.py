@@ -14,6 +14,7 @@ import pptx
 import pytest
 from pypdf import PdfWriter
 
+from ricordo.features.files.folders import program
 from tests.features.files.folders.conftest import Api, put, read
 
 
@@ -85,6 +86,13 @@ def mail() -> bytes:
     return made.as_bytes()
 
 
+def html_mail(content_type: str, text: str, encoding: str) -> bytes:
+    """Return a mail with this text in this encoding, as text of this type."""
+    header = f"Subject: Honey\nMIME-Version: 1.0\nContent-Type: text/{content_type}\n"
+    return f"{header}Content-Transfer-Encoding: 8bit\n\n{text}\n".encode(encoding)
+
+
+META = '<html><head><meta charset="{}"></head><body><p>caf\xe9 \u20ac</p></body></html>'
 PAGE = b"<html><head><title>T</title><script>evil()</script></head><body><h1>Bees</h1><p>Make <b>honey</b>.</p></body></html>"
 RTF = (
     rb"{\rtf1\ansi\ansicpg1252 {\fonttbl\f0 Arial;}\f0 Gr\'f6\'dfe \b honey\b0\par Wax \u8364?\par}"
@@ -123,6 +131,36 @@ def test_a_file_of_each_type_is_read(api: Api, folder: str, name: str) -> None:
         api.client.folders.files.retrieve(file.id, folder_id=folder, include_content=True).content
         == text
     )
+
+
+MAILS = {
+    # The header's encoding counts, then that of the page.
+    "windows": ("html; charset=windows-1252", META.format("iso-8859-1"), "cp1252"),
+    "utf-8": ("html; charset=utf-8", META.format("iso-8859-1"), "utf-8"),
+    "only in the page": ("html", META.format("windows-1252"), "cp1252"),
+    "unknown": ("html; charset=x-none", META.format("utf-8"), "utf-8"),
+    "plain": ("plain", "café €", "utf-8"),
+    "plain and unknown": ("plain; charset=x-none", "café €", "cp1252"),
+}
+
+
+@pytest.mark.parametrize("name", MAILS)
+def test_a_mail_is_read_in_its_encoding(name: str) -> None:
+    parts = [part.strip() for part in program.parts_of_email(html_mail(*MAILS[name]))]
+    assert parts == ["Subject: Honey", "café €"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "reason"),
+    [("MOST_ROWS", 1, "more than 1 rows"), ("MOST", 8, "more than 7 characters")],
+)
+def test_a_sheet_that_is_too_large_is_refused_with_its_limit(
+    monkeypatch: pytest.MonkeyPatch, limit: str, size: int, reason: str
+) -> None:
+    assert [*program.sheets_of(sheets())] == ["[sheet Prices]\nHoney | 7\nWax | 2.5"]
+    monkeypatch.setattr(program, limit, size)
+    with pytest.raises(program.Unreadable, match=f"The sheet Prices has {reason}"):
+        [*program.sheets_of(sheets())]
 
 
 def packed(**files: bytes) -> bytes:

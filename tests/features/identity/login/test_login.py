@@ -239,6 +239,20 @@ def test_an_email_address_is_stored_if_the_provider_verified_it(
     assert (name_of(provider, subject), "ada", expected) in users(server)
 
 
+@pytest.mark.parametrize(
+    "address", ["Ada <ada@example.org>", "ada", "a@b\0", "\ud800@b", "a" * 300]
+)
+def test_an_unfit_email_address_is_left_out(
+    address: str, provider: TestProvider, server: ServerInThread, browser: httpx2.Client
+) -> None:
+    subject = f"unfit-{len(address)}"
+    provider.person = {"sub": subject, "email": address, "email_verified": True}
+    log_in(browser)
+    name = name_of(provider, subject)
+    assert (name, name, None) in users(server)
+    assert browser.get(f"/users/{name}/blocks").status_code == 200
+
+
 def test_a_token_signed_with_an_elliptic_curve_is_accepted(
     provider: TestProvider, browser: httpx2.Client
 ) -> None:

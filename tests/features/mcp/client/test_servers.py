@@ -3,13 +3,18 @@
 The servers are real servers of the official SDK, over SSE and streamable HTTP.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 
 from ricordo.domain.scope import Scope
-from ricordo.errors import DatabaseFailed
+from ricordo.errors import Conflict, DatabaseFailed, Invalid
+from ricordo.features.mcp.client import queries
+from ricordo.features.mcp.client.models import ServerRequest, ServerUpdate
 from ricordo.features.mcp.client.routes import runner_in
+from ricordo.features.mcp.client.service import ServerSecrets, keep_oauth, secrets_of
+from ricordo.features.mcp.client.tables import McpServer
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
 from tests.seams.http import ok
@@ -93,3 +98,121 @@ def test_values_that_are_invalid_in_headers_are_refused(api: Api) -> None:
         assert (
             api.http.post("/v1/tools/mcp/servers/test", json=server | wrong).status_code == 422
         ), wrong
+
+
+def stdio_server(**config: Any) -> tuple[McpServer, ServerSecrets]:
+    blank = McpServer("", "organization-1", "", "streamable_http", {})
+    body = {"mcp_server_type": "stdio", "command": "npx", "args": ["notes"], **config}
+    request = ServerRequest.model_validate({"server_name": "notes", "config": body})
+    server, secrets = request.applied(blank, ServerSecrets())
+    return replace(server, id="mcp_server-1", secret="sealed"), secrets
+
+
+def changed(server: McpServer, secrets: ServerSecrets, **config: Any) -> ServerSecrets:
+    return ServerUpdate.model_validate({"config": config}).applied(server, secrets)[1]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"args": ["-y", "other"]},
+        {"args": []},
+        {"command": "uvx"},
+        # A variable can lead the program's requests, or its modules, to another address.
+        {"env": {"KEY": "********", "HTTPS_PROXY": "http://elsewhere.example"}},
+        {"env": {"KEY": "********", "OTHER": "new"}},
+        # These have no stored value.
+        {"env": {"NONE": "********"}},
+        {"args": ["-y", "other"], "env": {"KEY": "********"}},
+        {"custom_headers": {"x-key": "********"}},
+    ],
+    ids=str,
+)
+def test_stored_variables_are_given_to_no_other_program(config: dict[str, Any]) -> None:
+    server, secrets = stdio_server(env={"KEY": "k-123", "OTHER": "o"})
+    with pytest.raises(Invalid, match=r"never (sent|given)|no stored value"):
+        changed(server, secrets, **config)
+
+
+def test_variables_that_are_sent_with_a_new_program_replace_all_stored_ones() -> None:
+    server, secrets = stdio_server(env={"KEY": "k-123", "OTHER": "o"})
+    sent = {"KEY": "k-456"}
+    assert changed(server, secrets, args=["other"], env=sent).environment == sent
+    # Stored variables remain if the program and the other variables do.
+    assert changed(server, secrets, args=["notes"]).environment == secrets.environment
+    kept = {"KEY": "********", "OTHER": "o"}
+    assert changed(server, secrets, env=kept).environment == secrets.environment
+    assert changed(server, secrets, env={"KEY": "********"}).environment == {"KEY": "k-123"}
+    plain, none = stdio_server()
+    assert changed(replace(plain, secret=None), none, args=["other"]) == none
+
+
+URL = "http://127.0.0.1:1/mcp"
+FIRST = {"client": {"client_id": "a"}, "tokens": {"access_token": "1"}}
+REFRESHED = {"client": {"client_id": "a"}, "tokens": {"access_token": "2"}}
+SECOND = {"client": {"client_id": "b"}, "tokens": {"access_token": "3"}}
+
+
+class Connected:
+    """A stored server with a consent, and the row that an open session has read."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        config = {"mcp_server_type": "streamable_http", "server_url": URL}
+        body = {"server_name": "connected", "config": config}
+        self.path = f"/v1/mcp-servers/{ok(api.http.post('/v1/mcp-servers/', json=body))['id']}"
+        self.opened = self.stored()
+        self.keep(FIRST, is_new=True)
+        self.opened = self.stored()
+
+    def stored(self) -> McpServer:
+        server_id = self.path.rpartition("/")[2]
+        return self.api.server.read(lambda tx: queries.get(tx, Scope(), server_id))
+
+    def secrets(self) -> ServerSecrets:
+        return secrets_of(self.api.server.settings, self.stored())
+
+    def keep(self, oauth: Any, *, is_new: bool = False) -> None:
+        runtime = self.api.server.runtime
+        keeping = keep_oauth(runtime.store, runtime.settings, self.opened, oauth, is_new=is_new)
+        self.api.server.run(keeping)
+
+
+def test_an_old_session_does_not_store_its_tokens_for_a_changed_server(api: Api) -> None:
+    server = Connected(api)
+    server.keep(REFRESHED)
+    assert server.secrets().oauth == REFRESHED
+    # Another consent, a token and another address each replace the tokens of the first consent.
+    server.keep(SECOND, is_new=True)
+    server.keep(REFRESHED)
+    assert server.secrets().oauth == SECOND
+    for config in ({"auth_token": "t"}, {"server_url": f"{URL}/2", "auth_token": "u"}):
+        ok(api.http.patch(server.path, json={"config": config}))
+        server.keep(SECOND)
+        assert (server.secrets().oauth, server.stored().config["oauth"]) == ({}, False)
+    with pytest.raises(Conflict, match="address was changed"):
+        server.keep(FIRST, is_new=True)
+    assert server.secrets() == ServerSecrets(token="u")
+    api.http.delete(server.path)
+
+
+def test_a_change_of_a_server_keeps_tokens_that_were_refreshed_meanwhile(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Connected(api)
+    store = api.server.runtime.store
+    read = store.read
+    waiting = [REFRESHED]
+
+    async def read_and_refresh(work: Any) -> Any:
+        row = await read(work)
+        if waiting and isinstance(row, McpServer):
+            runtime = api.server.runtime
+            await keep_oauth(store, runtime.settings, server.opened, waiting.pop())
+        return row
+
+    monkeypatch.setattr(store, "read", read_and_refresh)
+    ok(api.http.patch(server.path, json={"server_name": "renamed"}))
+    assert not waiting
+    assert (server.stored().name, server.secrets().oauth) == ("renamed", REFRESHED)
+    api.http.delete(server.path)

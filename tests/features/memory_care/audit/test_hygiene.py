@@ -1,6 +1,6 @@
 """Counts of faults by user, for blocks and for facts, and a short replay of some days of talk."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,11 @@ from ricordo.features.knowledge.facts import queries as fact_queries
 from ricordo.features.knowledge.facts.audit import audit_facts
 from ricordo.features.knowledge.facts.records import Evidence, UserFact
 from ricordo.features.librarian.model import LIBRARIAN_MODEL
+from ricordo.features.memory_care.audit import hygiene
 from ricordo.features.memory_care.audit.hygiene import Tally, is_past
 from ricordo.features.memory_care.audit.service import audit
 from ricordo.memory import user_memory
+from ricordo.memory.facts import Revision, revision_of
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations
 from ricordo.storage.engine.store import Store, Transaction
@@ -63,6 +65,32 @@ async def test_faults_of_blocks_are_counted_by_user(store: Store) -> None:
     ada, ben = counted["ada", "block"], counted["ben", "block"]
     assert (ada.items, ada.junk, ada.duplicates, ada.contradictions, ada.stale) == (7, 1, 1, 1, 1)
     assert (ben.items, ben.worst_share) == (3, 0)
+
+
+def test_each_line_is_compared_with_a_limited_number_of_later_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    comparisons = 0
+
+    def counted(lines: Sequence[str], statement: str) -> Revision | None:
+        nonlocal comparisons
+        comparisons += 1
+        return revision_of(lines, statement)
+
+    monkeypatch.setattr(hygiene, "revision_of", counted)
+
+    def compared(*lines: str) -> tuple[int, int]:
+        nonlocal comparisons
+        comparisons = 0
+        block = make.block(value="\n".join(lines))
+        findings = list(hygiene.contradictions([block], "user-1"))
+        return comparisons, len(findings)
+
+    few, _ = compared(*["I live in Graz."] * 100)
+    many, _ = compared(*["I live in Graz."] * 200)
+    assert 0 < many <= 3 * few
+    assert compared(*["I live in Graz."] * 500)[0] <= 20_000
+    assert compared(*(f"I live in City{number}." for number in range(100))) == (99, 99)
 
 
 async def test_faults_of_facts_are_counted_by_user(stage: Stage) -> None:

@@ -227,7 +227,7 @@ async def test_a_server_that_lost_its_lease_writes_nothing_there(
                 assert [request for request in after if not request.startswith("GET ")] == []
             else:
                 return
-        raise AssertionError("no sync is whole")
+        raise AssertionError("no sync was completed")
 
     await here.add()
     await here.write("essays/deep/c.txt", "Words.")

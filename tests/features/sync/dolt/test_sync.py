@@ -609,7 +609,7 @@ async def test_a_database_file_belongs_to_one_organization_by_any_path(
     memory: Memory, store: SqliteStore
 ) -> None:
     if memory.place.path is None:
-        pytest.skip("a server is no file")
+        pytest.skip("a server has no file")
     await memory.put("human", "Likes tea")
     await memory.sync()
     other = {"id": "org-other", "name": "Other", "created_at": 1}

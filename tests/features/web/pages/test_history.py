@@ -53,7 +53,7 @@ def test_a_version_shows_its_changes_and_can_be_restored(browser: TestClient) ->
     page = browser.get(f"{home(browser)}/blocks/human/versions/{second}").text
     assert "Plays chess.</ins>" in page
     assert "Restore this text" in page
-    assert f"/versions/{first}" in page, "a link to the previous version"
+    assert f"/versions/{first}" in page, "the page must link to the previous version"
     assert (
         "Restore this text"
         not in browser.get(f"{home(browser)}/blocks/human/versions/{third}").text
