@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
@@ -154,7 +155,7 @@ async def _prepare_database(runtime: Runtime) -> None:
         log.warning("closed runs that a stopped server left open", extra={"runs": len(closed)})
     if tables := runtime.plugins.tables():
         await store.write(lambda tx: create_tables(tx, tables))
-    await store.write(lambda tx: sync_all_tools(tx, runtime.toolbox))
+    await sync_all_tools(store, runtime.toolbox)
     if not (settings.data_dir / SECRET_FILE).exists():
         await _require_unneeded_secret(store, settings)
     await asyncio.to_thread(load_secret, settings.data_dir)
@@ -189,15 +190,17 @@ def create_tables(tx: Transaction, tables: Sequence[Any]) -> None:
     metadata.create_all(tx.connection, tables=tables)
 
 
-def sync_all_tools(tx: Transaction, toolbox: Toolbox) -> None:
+async def sync_all_tools(store: Store, toolbox: Toolbox) -> None:
     """Store the current built-in tools for each organization.
 
+    Each organization has a transaction, so that other servers can write between them.
+
     Args:
-        tx: The transaction.
+        store: The database.
         toolbox: The tools of this server.
     """
-    for organization_id in organizations.every_id(tx):
-        sync_tools(tx, Scope(organization_id), toolbox)
+    for organization_id in await store.read(organizations.every_id):
+        await store.write(partial(sync_tools, scope=Scope(organization_id), toolbox=toolbox))
 
 
 @contextmanager

@@ -67,6 +67,14 @@ _HOW = (
     'Write a text that keeps what both sides want, and send it with the "version" that the block '
     "has now."
 )
+_WAITS_FOR_METADATA = (
+    "The owner has to approve this new block, and a proposal has no metadata. Leave `metadata` out, "
+    "and set it after the approval."
+)
+_TWO_PROPOSALS = (
+    "The owner has to approve both the text without hidden characters and the new label. Send "
+    "`removes_hidden_text` and `label` in two requests."
+)
 _TEXT = {"schema": {"type": "string"}}
 PUT_BODY: dict[str, Any] = {
     "requestBody": {
@@ -291,6 +299,8 @@ async def put(
         options = PutOptions(message=body.message, expected=body.version, **settings)
         edit = context.submission(memory.user, body.message)
         outcome = submission.put(tx, memory, label, text=body.body, options=options, edit=edit)
+        if outcome.block is None and rest.get("metadata"):
+            raise Invalid(_WAITS_FOR_METADATA)
         if rest and outcome.block:
             changed = user_memory.change_settings(tx, memory, label, rest, edit.author)
             outcome = replace(outcome, block=changed)
@@ -334,6 +344,8 @@ def modify(
             tx, memory, label, text=text, options=PutOptions(message=body.message), edit=edit
         )
     if body.label is not None:
+        if outcome.proposal and body.label != label:
+            raise Invalid(_TWO_PROPOSALS)
         outcome = submission.rename(tx, memory, label, body.label, edit)
     return _submitted(tx, outcome)
 

@@ -56,7 +56,7 @@ def expenses_noted(runtime: Runtime, job: Job) -> AbstractAsyncContextManager[No
 
 
 def _agent_of(job: Job) -> str | None:
-    owner_id: str = job.payload["owner_id"]
+    owner_id: str = job.payload.get("owner_id", "")  # jobs for all owners name none
     return owner_id if owner_id.startswith("agent-") else None
 
 

@@ -207,12 +207,16 @@ async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> b
     spec = AgentSpec(blocks=blocks, model=report.handle, settings={PROFILE: report.profile})
     agent = (await create_agent(runtime, scope, spec)).agent
     message = NewMessage("user", (TextPart(task.says),))
-    answer = await collect(
-        await run_turn(
-            runtime,
-            TurnRequest(scope, agent.id, (message,), overrides=TurnOverrides(max_steps=MOST_STEPS)),
-        )
+    turn = await run_turn(
+        runtime,
+        TurnRequest(scope, agent.id, (message,), overrides=TurnOverrides(max_steps=MOST_STEPS)),
     )
+    try:
+        answer = await collect(turn)
+    except asyncio.CancelledError:
+        # Otherwise a slow model would continue while the next one is measured.
+        await turn.cancel()
+        raise
     if answer.failure:
         raise Unavailable(answer.failure.message)
     if report.profile == "notes":

@@ -4,6 +4,8 @@ import re
 import secrets
 from collections.abc import Sequence
 
+# The last byte of the otid of a whole message.
+_WHOLE_MESSAGE = 0x80
 _UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
 
@@ -54,14 +56,26 @@ def part_otid(message_id: str, part: int) -> str:
     """Return the offline-threading id of one part of a message.
 
     It is the message's uuid with the last byte replaced by the part's number. The format is the
-    retired Letta V1 server's.
+    retired Letta V1 server's. There, `80` is the whole message, so later numbers are one higher.
+    Numbers above a byte are added to the bytes before it.
 
     Args:
         message_id: The id of the message, with its prefix.
-        part: The number of the part, from 0; -1 is the whole message and gives `80`.
+        part: The number of the part, from 0; -1 is the whole message.
+
+    Returns:
+        The text of a uuid, another one for each part.
     """
     uuid = message_id.split("-", 1)[1]
-    return uuid[:-2] + (f"{part:02x}" if part >= 0 else "80")
+    if part < 0:
+        number = _WHOLE_MESSAGE
+    else:
+        number = part + (part >= _WHOLE_MESSAGE)
+    carried, last_byte = divmod(number, 256)
+    if not carried:
+        return f"{uuid[:-2]}{last_byte:02x}"
+    bytes_before = (int(uuid[-12:-2], 16) + carried) % (1 << 40)
+    return f"{uuid[:-12]}{bytes_before:010x}{last_byte:02x}"
 
 
 def unique(ids: Sequence[str]) -> list[str]:

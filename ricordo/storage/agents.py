@@ -491,7 +491,8 @@ def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:
     has_tool = agents.c.id.in_(
         select(agents_tools.c.agent_id).where(agents_tools.c.tool_id == tool.id)
     )
-    names_it = cast(agents.c.tool_rules, Text).contains(tool.name, autoescape=True)
+    # Without the quotation marks, rules about tools with longer names would fill the page.
+    names_it = cast(agents.c.tool_rules, Text).contains(f'"{tool.name}"', autoescape=True)
     rows = _ROWS.page(tx, Scope(scope.organization_id), Page(_MAX_NAMED), has_tool, names_it)
     return [
         agent for agent in rows if any(rule.tool_name == tool.name for rule in agent.tool_rules)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ from sqlalchemy import text
 
 from ricordo import app
 from ricordo.app import open_runtime
+from ricordo.domain.scope import Scope
 from ricordo.errors import Unavailable
 from ricordo.llm.embedding.embedded import HANDLE
 from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.sandbox.service import Sandbox
 from ricordo.search import pgvector
 from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage import organizations, tools
 from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.tools.toolbox import sync_tools
 from tests.seams.server import LIMIT, ServerInThread, StrictLetta
 
 SELECT_ONE = text("SELECT 1")
@@ -122,3 +126,28 @@ async def test_a_server_that_fails_to_open_or_close_leaves_its_database_free(
     assert len(closed) == 1
     async with open_runtime(settings, ProviderSettings.model_construct()) as runtime:
         assert await runtime.store.read(lambda tx: tx.all(SELECT_ONE)) == [(1,)]
+
+
+async def test_built_in_tools_are_stored_in_a_transaction_for_each_organization(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data_dir=tmp_path, find_local_models=False, api_key=None)
+    async with open_runtime(settings, ProviderSettings.model_construct()) as runtime:
+        store = runtime.store
+        for name in ("one", "two", "three"):
+            await store.write(partial(organizations.create, name=name))
+        writes: list[Any] = []
+        write = store.write
+
+        async def counted(work: Any) -> Any:
+            writes.append(work)
+            return await write(work)
+
+        monkeypatch.setattr(store, "write", counted)
+        await app.sync_all_tools(store, runtime.toolbox)
+        assert sum(getattr(work, "func", None) is sync_tools for work in writes) == 4
+        every_id = await store.read(organizations.every_id)
+        for organization_id in every_id:
+            scope = Scope(organization_id)
+            stored = await store.read(partial(tools.by_names, scope=scope, names=["memory_insert"]))
+            assert list(stored) == ["memory_insert"]

@@ -278,3 +278,26 @@ def test_the_number_of_waiting_proposals_for_one_block_is_limited(
     facts = [{"body": f"{BEFORE}Fact {number}.\n"} for number in range(11)]
     codes = [http[caller].put("/users/ada/blocks/human", json=fact).status_code for fact in facts]
     assert codes == [200] * 10 + [409]
+
+
+def test_what_would_need_two_proposals_or_be_lost_in_one_is_refused(
+    http: dict[str, httpx2.Client],
+) -> None:
+    ada, teacher = http["ada"], http["teacher"]
+    hidden = {"body": "Tea\u200b.\n", "policy": "propose"}
+    ada.put("/users/ada/blocks/marks", json=hidden).raise_for_status()
+    both = {"removes_hidden_text": True, "label": "signs"}
+    refused = teacher.patch("/users/ada/blocks/marks", json=both)
+    assert (refused.status_code, "two requests" in refused.text) == (400, True)
+    assert ada.get("/users/ada/blocks/marks/diffs").json() == []
+    for field, setting in both.items():
+        answer = teacher.patch("/users/ada/blocks/marks", json={field: setting})
+        assert "x-proposal-id" in answer.headers
+    assert len(ada.get("/users/ada/blocks/marks/diffs").json()) == 2
+    done = ada.patch("/users/ada/blocks/marks", json=both).json()
+    assert (done["label"], done["body"]) == ("signs", "Tea.\n")
+    new = {"body": "x", "metadata": {"a": 1}}
+    lost = http["tutor"].put("/users/ada/blocks/notes", json=new)
+    assert (lost.status_code, "metadata" in lost.text) == (400, True)
+    assert ada.get("/users/ada/blocks/notes").status_code == 404
+    assert ada.put("/users/ada/blocks/notes", json=new).json()["metadata"] == {"a": 1}

@@ -43,6 +43,8 @@ async def test_embedded_tokens_are_recorded_by_agent_and_model_also_after_a_fail
         count("a/embed", 7)
     async with expenses_noted(stage.runtime, job_of("archive-1")):
         pass
+    async with expenses_noted(stage.runtime, Job("sweep", LOCAL_ORGANIZATION, {})):
+        count("a/embed", 0)
 
     async def embed() -> None:
         async with expenses_noted(stage.runtime, job_of("archive-1")):

@@ -159,6 +159,29 @@ async def test_the_trials_decide_whether_a_model_can_run_an_agent() -> None:
     assert librarian.right == librarian.calls > 0
 
 
+async def test_a_task_that_takes_too_long_ends_before_the_next_model_is_tried() -> None:
+    ended: list[bool] = []
+
+    async def hang(request: ModelRequest) -> Line:
+        if not request.tools:
+            return "Hello."
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+        return "Never."
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(find_local_models=False)
+        providers = ProviderSettings.model_construct()
+        async with open_trial(settings, providers, Path(folder)) as runtime:
+            model = ScriptedModel(hang)
+            runtime.models.add(model)
+            report = await examine_model(runtime, model, limit=2)
+            assert report.result.startswith("no: took longer than")
+            assert ended == [True] * len([one for one in model.requests if one.tools]) != []
+
+
 def served(*ids: str) -> ModelServer:
     rows = {"data": [{"id": id} for id in ids]}
     return ModelServer(

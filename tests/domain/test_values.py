@@ -5,8 +5,11 @@ import importlib
 import pkgutil
 import uuid
 from typing import get_args
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ricordo.domain
 from ricordo.domain.block import require_label
@@ -59,6 +62,15 @@ def test_an_id_is_a_prefix_and_a_version_4_uuid() -> None:
 def test_the_otid_of_a_part_has_the_part_number_as_its_last_byte() -> None:
     for part, end in ((0, "00"), (11, "0b"), (-1, "80")):
         assert part_otid(ID, part) == f"1b4e28ba-2fa1-4d2b-8c3f-a1b2c3d4e5{end}"
+
+
+@given(st.integers(0, 70_000), st.integers(-1, 70_000))
+def test_each_part_of_a_message_has_another_otid_in_the_form_of_a_uuid(
+    part: int, other: int
+) -> None:
+    otid = part_otid(ID, part)
+    assert str(UUID(otid)) == otid
+    assert (part_otid(ID, other) == otid) == (part == other)
 
 
 def test_labels_may_have_slashes_but_no_unsafe_or_reserved_parts() -> None:

@@ -116,7 +116,7 @@ def read_rule(row: dict[str, Any]) -> ToolRule:
     template = row.get("prompt_template")
     nodes = options.get("child_arg_nodes", [])
     _require_form(name, template, nodes)
-    if len(orjson.dumps([name, template, options])) > _LONGEST_RULE:
+    if len(orjson.dumps([name, template, options]).decode()) > _LONGEST_RULE:
         raise Invalid(
             f"The tool rule for {str(name)[:200]} is too long: {_LONGEST_RULE} characters are "
             "allowed."

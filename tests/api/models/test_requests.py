@@ -274,6 +274,11 @@ def test_a_tool_rule_round_trips_also_through_the_official_client() -> None:
         assert read_rule(form.model_validate(shown).model_dump()) == read_rule(sent)
 
 
+def test_the_length_of_a_tool_rule_is_counted_in_characters() -> None:
+    rule = {"type": "exit_loop", "tool_name": "a", "prompt_template": "ä" * 299_000}
+    assert read_rule(rule).type == "exit_loop"
+
+
 def test_a_tool_rules_missing_type_is_inferred_from_its_options() -> None:
     assert read_rule({"tool_name": "a", "max_count_limit": 1}).type == "max_count_per_step"
     assert (

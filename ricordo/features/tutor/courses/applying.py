@@ -163,8 +163,8 @@ def _located(course: Course, line: int) -> Iterator[None]:
     """Add the line of the course's file to an error inside the block."""
     try:
         yield
-    except (Unavailable, Collision):
-        raise
+    except (Unavailable, Collision, Overtaken):
+        raise  # the store repeats a transaction that was overtaken
     except RicordoError as error:
         if str(error).startswith(f"{course.file_name}: "):
             raise  # it names a more exact line

@@ -12,7 +12,7 @@ from ricordo.features.custom_tools.source import service
 from ricordo.features.custom_tools.source.runner import call_of
 from ricordo.features.custom_tools.source.surroundings import Caller
 from ricordo.llm.scripted import call
-from ricordo.storage import tools
+from ricordo.storage import agents, tools
 from tests.features.custom_tools.source.conftest import Api
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL
@@ -259,6 +259,22 @@ def test_an_agent_reads_a_tools_traceback_and_calls_it_again(api: Api) -> None:
     api.client.agents.update(agent.id, tool_rules=[])
     api.client.tools.delete(tool.id)
     assert "divide" not in [tool.name for tool in api.client.agents.tools.list(agent.id)]
+
+
+def test_rules_about_tools_with_longer_names_do_not_hide_a_rule(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "_MAX_NAMED", 2)
+    made = [
+        api.client.tools.create(source_code=ADD.replace("add(", f"{name}("))
+        for name in ("sum", "sum_up")
+    ]
+    ids = [tool.id for tool in made]
+    for name in ("sum", "sum_up", "sum_up"):
+        rule = {"type": "exit_loop", "tool_name": name}
+        api.client.agents.create(model=MODEL, tool_ids=ids, tool_rules=[rule])
+    with pytest.raises(ConflictError, match="has a rule about sum"):
+        api.client.tools.delete(ids[0])
 
 
 MODELS = '''
