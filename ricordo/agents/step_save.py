@@ -461,6 +461,7 @@ def _record(
     sources = [
         source
         for message in turn.window.messages
+        if message.role == "tool"
         for result in message.tool_returns
         for source in result.sources
         if source.startswith("passage-")

@@ -9,6 +9,8 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from heapq import nlargest
+from operator import itemgetter
 
 from ricordo.domain.hidden_text import UNSEEN_CLASS, without_marks
 from ricordo.domain.text import normal_text
@@ -16,7 +18,10 @@ from ricordo.domain.text import normal_text
 # A longer text is only searched word for word.
 _TEXT_LIMIT = 400_000
 _LINE_LIMIT = 2_000
-_LINE_LENGTH = 400
+_LINE_LENGTH = 200
+_PIECE = 3
+_SAMPLE = 24
+_MOST_COMPARED = 5
 _LEAST_LIKENESS = 0.6
 _EXCERPT_LENGTH = 200
 _SIGNS = re.compile(
@@ -196,27 +201,40 @@ def nearest_line(text: str, piece: str) -> tuple[int, str] | None:
         text: The text, of which the first 2,000 lines are compared.
         piece: The piece that does not occur in the text.
     """
-    target = next((line.strip() for line in _unescaped(piece).split("\n") if line.strip()), "")[
-        :_LINE_LENGTH
-    ]
+    lines = (line.strip() for line in _unescaped(piece).split("\n"))
+    target = next(filter(None, lines), "")[:_LINE_LENGTH].casefold()
+    if not target:
+        return None
     matcher = SequenceMatcher(autojunk=False)
-    matcher.set_seq2(target.casefold())
+    matcher.set_seq2(target)
     best_line = None
     best_likeness = _LEAST_LIKENESS
-    for number, line in enumerate(text.split("\n")[:_LINE_LIMIT], 1):
+    for number, line in _candidates(text, target):
         matcher.set_seq1(line.strip()[:_LINE_LENGTH].casefold())
-        if (
-            target
-            and line.strip()
-            and matcher.real_quick_ratio() >= best_likeness
-            and matcher.quick_ratio() >= best_likeness
-        ):
-            likeness = matcher.ratio()
-            is_within = target.casefold() in line.casefold()
-            if is_within or likeness >= best_likeness:
-                best_line = (number, line)
-                best_likeness = max(best_likeness, likeness)
+        if matcher.quick_ratio() < best_likeness:
+            continue
+        likeness = matcher.ratio()
+        if target in line.casefold() or likeness >= best_likeness:
+            best_line = (number, line)
+            best_likeness = max(best_likeness, likeness)
     return best_line
+
+
+def _candidates(text: str, target: str) -> list[tuple[int, str]]:
+    """Return the few lines that share most with the target, in the order of the text.
+
+    A full comparison takes milliseconds for a long line, so it is made for these lines only. They
+    are found by a sample of short pieces of the target.
+    """
+    pieces = [target[start : start + _PIECE] for start in range(len(target) - _PIECE + 1)]
+    sample = (pieces or [target])[:: max(1, len(pieces) // _SAMPLE)]
+    shared = []
+    for number, line in enumerate(text.split("\n")[:_LINE_LIMIT], 1):
+        folded = line[: 2 * _LINE_LENGTH].casefold()
+        if count := sum(piece in folded for piece in sample):
+            shared.append((count, number, line))
+    most = nlargest(_MOST_COMPARED, shared, key=itemgetter(0))
+    return sorted((number, line) for _, number, line in most)
 
 
 def hint(text: str, piece: str) -> str:

@@ -83,7 +83,8 @@ def transcript(
     pictures: list[Message] = []
     calls: dict[str, ToolCallPart] = {}
     for message in paired(messages):
-        calls |= {call.call_id: call for call in message.tool_calls}
+        if has_plain_results:
+            calls |= {call.call_id: call for call in message.tool_calls}
         if pictures and message.role != "tool":
             request_messages += pictures
             pictures = []

@@ -4,10 +4,13 @@ If no text matches, they quote the nearest line.
 """
 
 import re
+from difflib import SequenceMatcher
 from itertools import product
+from random import Random
 
 import pytest
 
+from ricordo.memory import matching
 from tests.seams import make
 from tests.tools.builtin.desk import paper_desk
 
@@ -171,3 +174,31 @@ async def test_doubly_escaped_line_breaks_are_unescaped_but_code_is_unchanged(
     for text in LINES:
         assert await edited("memory_rethink", LIST, new_memory=text) == text.replace("\\n", "\n")
         assert await edited("memory_insert", "", new_string=f"{text}\nreal") == f"{text}\nreal"
+
+
+def test_few_lines_are_compared_whole_to_find_the_nearest_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A whole comparison of two long lines takes milliseconds, in which no request is answered."""
+    compared = 0
+
+    class Counting(SequenceMatcher[str]):
+        def ratio(self) -> float:
+            nonlocal compared
+            compared += 1
+            return super().ratio()
+
+    monkeypatch.setattr(matching, "SequenceMatcher", Counting)
+    names = Random(0)  # noqa: S311 - not for cryptography
+    words = ["".join(names.choices("etaoinshrdlu", k=names.randint(2, 9))) for _ in range(500)]
+    lines = [" ".join(names.choices(words, k=60)) for _ in range(300)]
+    for _ in range(20):
+        number = names.randrange(len(lines))
+        # As a model copies it: some words are missing or changed.
+        copied = lines[number].split()
+        copied[names.randrange(20)] = "changed"
+        del copied[names.randrange(30)]
+        compared = 0
+        nearest = matching.nearest_line("\n".join(lines), " ".join(copied))
+        assert nearest == (number + 1, lines[number])
+        assert compared <= 5

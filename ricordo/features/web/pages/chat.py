@@ -508,11 +508,14 @@ def _call(head: Json, call: Json) -> Json:
         arguments = orjson.loads(call["arguments"] or "{}")
     except orjson.JSONDecodeError:
         arguments = {}
-    subject = ""
+    subject: Any = ""
     if isinstance(arguments, dict):
         subject = arguments.get("label") or arguments.get("query") or ""
+    # A tool may take any value under these names.
+    if not isinstance(subject, str):
+        subject = ""
     title = str(call["name"])
-    if subject and isinstance(subject, str):
+    if subject:
         title = f"{title} · {subject}"
     fold = _fold(head, title, call["arguments"] or "")
     return {**fold, "call_id": call["tool_call_id"], "label": subject}

@@ -112,6 +112,15 @@ def test_tool_calls_are_folded_and_memory_changes_are_named(talk: Talk, lines: l
     assert "Likes tea." in page.split("Memory here")[1]
 
 
+def test_calls_with_any_value_as_label_or_query_are_shown(talk: Talk, lines: list[Any]) -> None:
+    """A tool of others, or a small model, may pass more than text under these names."""
+    values: list[Any] = [["human"], {"match": 1}, 7, True, None, ""]
+    for value in values:
+        lines += [call("memory_replace", label=value), call("elsewhere", query=value), "Noted."]
+        talk.say("I like tea.")
+    assert talk.page().count("memory_replace") >= len(values)
+
+
 def test_a_proposal_of_a_turn_can_be_decided_below_its_answer(talk: Talk, lines: list[Any]) -> None:
     talk.http.put("/users/ada/blocks/human", json={"body": "Ada likes tea.", "policy": "propose"})
     begun = talk.http.post(f"{talk.home}/new", data={"user": "ada"})
