@@ -141,7 +141,7 @@ def add(tx: Transaction, new: Sequence[Reading]) -> None:
 
     Args:
         tx: The transaction.
-        new: The readings; none changes nothing.
+        new: The readings; may be empty.
     """
     tx.run(_ADD, [_READINGS.values(reading) for reading in new])
 
@@ -157,7 +157,7 @@ def lock(tx: Transaction, reading_id: str) -> Reading | None:
 
 
 def waiting(tx: Transaction) -> list[Reading]:
-    """Return the readings that are not done, oldest first.
+    """Return the open readings, in the state `waiting` or `read`, oldest first.
 
     Args:
         tx: The transaction, or a read.

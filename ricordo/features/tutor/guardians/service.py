@@ -100,7 +100,7 @@ def allow(tx: Transaction, student: User, guardian_name: str, sees: Sight) -> Gu
 
 
 def students_of(tx: Transaction, scope: Scope) -> list[Guardianship]:
-    """Return the caller's students who are not disabled; none for a caller without a user."""
+    """Return the caller's students who are not disabled; [] for a caller without a user."""
     if scope.subject is None:
         return []
     found = queries.of_guardian(tx, scope.subject)
