@@ -1,7 +1,7 @@
 """Rows for documents that one-off agents read, and for the blocks of these documents.
 
 Each file that an agent with sleeptime agents can read gets one row, which contains the progress of
-the reading.
+the reading. Files in a user's folder get none.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import numbers, reference, root, seq, strings, table, timestamps
 
-# In the state "read", the one-off agent may still exist. Its id is never used for another agent.
+# In the state "read", the whole file is read, but the one-off agent may still exist. In the state
+# "done", it is deleted. Its id is never used for another agent.
 ReadingStatus = Literal["waiting", "read", "done", "failed"]
 _MOST = 500  # new files found in one pass
 

@@ -2,6 +2,7 @@
 
 A guardian sees the skills of a course if the student allows it, or if the course does. The student
 may allow only the levels, or also the quotes that support them. A course can allow only the levels.
+A course for which the student switched learning off is never shown.
 """
 
 from collections.abc import Sequence
