@@ -248,7 +248,8 @@ def add_egress_labels(connection: Connection) -> None:
 
 def label_proposals(connection: Connection) -> None:
     """Add the label of the egress policy that a proposed block gets."""
-    add_columns(connection, proposals, "egress")
+    if "egress" not in {column["name"] for column in inspect(connection).get_columns("proposals")}:
+        add_columns(connection, proposals, "egress")
 
 
 def part_tags_by_users(connection: Connection) -> None:
