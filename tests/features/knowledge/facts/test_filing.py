@@ -212,7 +212,7 @@ async def test_a_fact_with_very_many_old_wordings_can_be_deleted(book: FactBook)
             newest = decisions.change(tx, newest, change, book.user.id)
         return queries.remove(tx, newest)
 
-    assert await book.store.write(correct_and_remove) == corrections + 1
+    assert await book.changed(correct_and_remove) == corrections + 1
 
 
 SAID = [
