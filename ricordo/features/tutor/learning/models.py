@@ -128,7 +128,13 @@ def _with_words(noted: Json) -> Json:
 
 def _without_words(noted: Json) -> Json:
     """Return a noted fact with nothing that shows what the student said."""
-    unsaid = {"sentence": "", "value": "", "result": None, "misconception": None, "evidence": []}
+    unsaid: Json = {
+        "sentence": "",
+        "value": "",
+        "result": None,
+        "misconception": None,
+        "evidence": [],
+    }
     return {**_with_words(noted), **unsaid}
 
 
