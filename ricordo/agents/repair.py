@@ -14,6 +14,7 @@ from ricordo.domain.agent import Conversation
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
+from ricordo.memory.compaction import HIGHEST_PERCENT
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, damage, runs
 from ricordo.storage.engine.store import Transaction
@@ -22,9 +23,8 @@ UNAPPROVED = "The turn that asked for approval failed, so the tool call was deni
 _CALLING = ("assistant", "approval")
 _ANSWERING = ("tool", "approval")
 _INTERRUPTED = {"type": "interrupted", "message": "The server that ran this turn has stopped."}
-# The plausible range of the token estimate's correction, in percent.
+# The lowest plausible correction of the token estimate, in percent.
 _LOWEST_PERCENT = 50
-_HIGHEST_PERCENT = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _examine(tx: Transaction, conversation_id: str) -> _Examination:
             f"{conversation.message_count} messages were counted, but {rows} are stored"
         )
     percent = conversation.token_percent
-    if percent is not None and not _LOWEST_PERCENT <= percent <= _HIGHEST_PERCENT:
+    if percent is not None and not _LOWEST_PERCENT <= percent <= HIGHEST_PERCENT:
         examined.faults.append(
             f"the correction of token estimates was {percent} percent, and is 100 now"
         )

@@ -50,7 +50,7 @@ from ricordo.memory.summary import Summary
 from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import key_after_edits, key_without_edits, told_memory
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
-from ricordo.search.index import insert_messages
+from ricordo.search.index import insert_messages, rewrite_message
 from ricordo.storage import conversations, jobs, messages, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import failed_result
@@ -121,6 +121,7 @@ async def save_step(
     turn.removed |= step.memory.removed
     # A trace exists only if there was an exchange with the model.
     trace = trace_of(turn, step, reply, action.stop) if reply and step.exchange else None
+    redacted_call = _redacted_call(turn, step, reply)
     agent = turn.state.agent
     settings = turn.runtime.settings
     edits = EditContext(
@@ -148,6 +149,8 @@ async def save_step(
         commit_outcome = commit(tx, turn.state, step.memory, turn.request.scope, edits)
         for job in step.jobs:
             jobs.add(tx, job)
+        if redacted_call:
+            rewrite_message(tx, redacted_call)
         outcomes = _outcomes(turn, step, results, commit_outcome)
         new_messages = _messages_of_step(
             turn, step, reply, action, outcomes, is_untrusted=edits.is_untrusted, now=now
@@ -175,8 +178,26 @@ async def save_step(
     turn.run = saved.run
     turn.state = saved.state
     turn.window.prompt_key = saved.prompt_key
+    if redacted_call:
+        turn.window.update(redacted_call)
     turn.window.append_saved(saved.messages)
     return StepSaved(turn.run.id, saved.record, tuple(saved.messages))
+
+
+def _redacted_call(turn: TurnContext, step: StepDraft, reply: ModelReply | None) -> Message | None:
+    """Return the stored message with the step's calls, without the secrets that memory removed.
+
+    Returns None if the message is not stored yet, or if the step removed no secret from memory.
+    """
+    if not step.memory.removed:
+        return None
+    # Without a reply, the calls are from an earlier turn, and the answer to a request for approval
+    # follows them.
+    stored = [message for message in turn.window.messages if message.tool_calls]
+    if not stored or (reply and stored[-1].id != step.message_id):
+        return None
+    parts = tuple(_without(part, turn.removed) for part in stored[-1].parts)
+    return replace(stored[-1], parts=parts)
 
 
 def _messages_of_step(

@@ -183,6 +183,16 @@ class ContextWindow:
         self.unsaved = 0
         self.has_new_system = False
 
+    def update(self, changed: Message) -> None:
+        """Put a changed message in the place of the message with the same id.
+
+        Args:
+            changed: The message, as it is stored now.
+        """
+        self.messages = [
+            changed if message.id == changed.id else message for message in self.messages
+        ]
+
     def replace(self, messages: Sequence[Message]) -> None:
         """Replace the messages by those that a compaction saved, with one new message.
 

@@ -20,8 +20,9 @@ _SUMMARY_SHARE = 0.15
 _SUMMARY_LIMIT = 12_500
 # After a refusal the transcript counts as this many percent of the window.
 _PERCENT_AFTER_REFUSAL = 125
-# Allows for a server that was started with a hundredth of its model's usual window.
-_PERCENT_LIMIT = 10_000
+# The highest correction of estimates. It allows for a server that was started with a hundredth of
+# its model's usual window.
+HIGHEST_PERCENT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> in
         percent: The provider's tokens for a hundred of our estimate, as assumed before.
     """
     smallest = -(-window_tokens * _PERCENT_AFTER_REFUSAL // max(1, estimate))
-    return min(_PERCENT_LIMIT, max(percent + percent // 4, smallest))
+    return min(HIGHEST_PERCENT, max(percent + percent // 4, smallest))
 
 
 def _make_plan(

@@ -11,6 +11,7 @@ from ricordo.domain.message import ToolCallPart
 from ricordo.domain.scope import Scope
 from ricordo.llm.openai_format import to_messages
 from ricordo.llm.scripted import call
+from ricordo.memory.compaction import percent_after_refusal
 from ricordo.storage import conversations, damage, messages, runs
 from ricordo.storage.engine.store import Transaction
 from tests.seams import make
@@ -103,6 +104,18 @@ async def test_a_sound_conversation_has_no_faults(stage: Stage) -> None:
     assert (await inspect_window(stage, agent)).faults == ()
     assert (await repair_window(stage, agent)).faults == ()
     assert await dump(stage) == before
+
+
+async def test_a_correction_of_estimates_that_a_refusal_can_teach_is_no_fault(stage: Stage) -> None:
+    agent = await agent_after_two_turns(stage)
+    thread = conversations.default_id(agent)
+    taught = percent_after_refusal(estimate=10, window_tokens=100_000, percent=100)
+    for percent, is_fault in ((401, False), (taught, False), (taught + 1, True)):
+        await stage.store.write(
+            lambda tx, percent=percent: conversations.change(tx, thread, token_percent=percent)
+        )
+        found = await inspect_window(stage, agent)
+        assert bool(found.faults) is is_fault, percent
 
 
 async def test_calls_that_wait_for_approval_are_no_fault(stage: Stage) -> None:

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.turn import collect
+from ricordo.agents.request import Approval, TurnRequest
+from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.event import Failed
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
+from ricordo.domain.tool import ToolRule
 from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import FAILED
 from ricordo.storage import archives, jobs, runs
@@ -234,6 +236,31 @@ async def test_a_secret_removed_from_memory_is_also_removed_from_the_agents_mess
     assert sum("[secret removed: password]" in str(message.parts) for message in history) == 4
     # A message of a later turn is stored unchanged.
     assert text_of(await stage.say(agent, "Which?")) == f"You said {secret}."
+    await stage.require_sound(agent)
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+async def test_a_secret_removed_from_memory_leaves_a_message_that_was_saved_before_its_calls(
+    open_stage: OpenStage, is_gated: bool
+) -> None:
+    bell = Bell()
+    bell.gate.open()
+    stage = await open_stage(bell.tool())
+    rules = (ToolRule("memory_insert", "requires_approval"),) if is_gated else ()
+    agent = await stage.agent(("human", "Ada."), tool_names=("ring",), tool_rules=rules)
+    secret = "Tr0ub4dor\\é3"
+    noted = call("memory_insert", label="human", new_string=f"The wifi password: {secret}")
+    stage.lines += [(noted, call("ring")), "Done."]
+    answer = await stage.say(agent, "Keep my password, and ring.")
+    if is_gated:
+        request = TurnRequest(Scope(), agent, approval=Approval(approves=True))
+        answer = await soon(collect(await run_turn(stage.runtime, request)))
+    assert bell.rung == 1
+    assert text_of(answer) == "Done."
+    history = await stage.history(agent)
+    for message in (*stage.model.requests[-1].messages, *history):
+        assert secret[:9] not in str(message.parts), message
+    assert sum("[secret removed: password]" in str(message.parts) for message in history) >= 1
     await stage.require_sound(agent)
 
 

@@ -86,15 +86,7 @@ def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
         Conflict: if the fact is not proposed.
     """
     _require_proposed(fact)
-    live = queries.of_states(tx, fact.user_id, "current", "proposed")
-    draft = _draft_of(fact)
-    relations = {
-        older.id: relation_of(draft, older, live)
-        for older in live
-        # A proposal from a later message waits for a separate decision.
-        if older.state == "current" or older.said_at <= fact.said_at
-    }
-    settle(tx, fact, live, relations, resolved_by=by)
+    _settle(tx, fact, _draft_of(fact), by)
     return queries.get(tx, Scope(fact.organization_id), fact.id)
 
 
@@ -117,6 +109,8 @@ def reject(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
 
 def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None) -> UserFact:
     """Store the corrected fact; the old one stays as its earlier wording.
+
+    A corrected proposal is approved, and ends the facts that it contradicts.
 
     Args:
         tx: The transaction, which has locked the user.
@@ -159,6 +153,11 @@ def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None)
     queries.update(
         tx, replace(fact, state="replaced", replacement_id=new.id, resolved_at=now, resolved_by=by)
     )
+    if fact.state == "proposed" and new.state == "current":
+        # The correction approves the proposal, so it ends the same facts as an approval.
+        proposed = replace(new, replaces_id=fact.replaces_id, relation=fact.relation)
+        _settle(tx, new, _draft_of(proposed), by)
+        return queries.get(tx, Scope(new.organization_id), new.id)
     return new
 
 
@@ -268,6 +267,18 @@ def _sentence(text: str) -> str:
     if len(sentence) > LONGEST_SENTENCE:
         raise Invalid(f"A fact has at most {LONGEST_SENTENCE} characters. Shorten it.")
     return sentence
+
+
+def _settle(tx: Transaction, fact: UserFact, draft: FactDraft, by: str | None) -> None:
+    """Make a fact current, and end the facts that its draft contradicts."""
+    live = queries.of_states(tx, fact.user_id, "current", "proposed")
+    relations = {
+        older.id: relation_of(draft, older, live)
+        for older in live
+        # A proposal from a later message waits for a separate decision.
+        if older.state == "current" or older.said_at <= fact.said_at
+    }
+    settle(tx, fact, live, relations, resolved_by=by)
 
 
 def _require_proposed(fact: UserFact) -> None:

@@ -4,6 +4,7 @@ All statements to Dolt are here. They block, so call this module in a thread. A 
 happens completely or not at all, and only if `main` has not moved since the caller read it.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ _TRAILER = re.compile(
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _LONGEST = 120  # characters of the part of a branch name that is a user's name or a label
+_HASH_LENGTH = 16  # hex digits of the hash after a name that was cut
 _LONGEST_REASON = 10_000
 MOST_ROWS = 10_000  # rows of one user at a commit
 MOST_COMMITS = 200_000
@@ -670,11 +672,20 @@ def date_of(at: int) -> str:
 
 
 def _part(text: str) -> str:
-    if _PLAIN.fullmatch(text) and not text.endswith(".lock") and not text.startswith("-"):
-        return _cut(text)
-    # `quote` does not escape "~", which no branch may contain, or ".", which is not allowed
-    # everywhere in a branch.
-    return _cut(quote(text, safe="").replace(".", "%2E").replace("~", "%7E"))
+    """Return a name as a part of a branch's name. Different names have different parts.
+
+    A name that is too long is cut, and a hash of the whole name follows. The result is longer than
+    every part without a hash, so that no user can choose it as a name.
+    """
+    part = text
+    if not _PLAIN.fullmatch(text) or text.endswith(".lock") or text.startswith("-"):
+        # `quote` does not escape "~", which no branch may contain, or ".", which is not allowed
+        # everywhere in a branch.
+        part = quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
+    if len(part) <= _LONGEST:
+        return part
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"{_cut(part)}-{digest[:_HASH_LENGTH]}"
 
 
 def _cut(text: str) -> str:

@@ -105,22 +105,37 @@ class SkillResponse(ResponseModel):
     def shared(cls, state: SkillState, *, has_words: bool = False) -> Json:
         """Return the state for people with whom the student shares it, without waiting facts.
 
-        Without `has_words`, quotes, tutors' sentences and the text of a dispute are left out. Links
-        to the student's conversations are always left out.
+        Without `has_words`, quotes, tutors' sentences, results, misconceptions and the text of a
+        dispute are left out. Links to the student's conversations are always left out.
         """
         skill = cls.from_state(state)
-        hidden: Json = {"agent_id": None, "conversation_id": None}
-        if not has_words:
-            hidden |= {"sentence": "", "evidence": []}
+        shared = _with_words if has_words else _without_words
         level, dispute = skill["level"], skill["dispute"]
-        unsaid: Json = {} if has_words else {"value": ""}
         return {
             **skill,
             "waiting": [],
-            "level": {**level, **hidden} if level else None,
-            "dispute": {**dispute, **hidden, **unsaid} if dispute else None,
-            "observations": [{**noted, **hidden, **unsaid} for noted in skill["observations"]],
+            "level": {**shared(level), "value": level["value"]} if level else None,
+            "dispute": shared(dispute) if dispute else None,
+            "observations": [shared(noted) for noted in skill["observations"]],
         }
+
+
+def _with_words(noted: Json) -> Json:
+    """Return a noted fact without links to the student's conversations."""
+    quotes = [{"quote": piece["quote"]} for piece in noted["evidence"]]
+    return {**noted, "agent_id": None, "conversation_id": None, "evidence": quotes}
+
+
+def _without_words(noted: Json) -> Json:
+    """Return a noted fact with nothing that shows what the student said."""
+    unsaid: Json = {
+        "sentence": "",
+        "value": "",
+        "result": None,
+        "misconception": None,
+        "evidence": [],
+    }
+    return {**_with_words(noted), **unsaid}
 
 
 class LearningCourseResponse(ResponseModel):

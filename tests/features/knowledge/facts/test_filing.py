@@ -171,6 +171,18 @@ async def test_an_approved_fact_ends_what_it_contradicts(book: FactBook) -> None
     assert await book.held("2026-06-01") == ["My favourite drink is tea."]
 
 
+async def test_a_corrected_proposal_ends_what_it_contradicts(book: FactBook) -> None:
+    await book.say("My favourite drink is tea.", at="2026-05-01")
+    await book.say("My favourite drink is now coffee.", policy="propose", at="2026-11-02")
+    (proposed,) = await book.facts("proposed")
+    change = FactChange(sentence="My favourite drink is black coffee.")
+    new = await book.changed(lambda tx: decisions.change(tx, proposed, change, book.user.id))
+    (current,) = await book.facts()
+    (ended,) = await book.facts("ended")
+    assert (current, current.value, ended.value) == (new, "black coffee", "tea")
+    assert ended.holds_until == current.holds_from == moment("2026-11-02")
+
+
 async def test_a_corrected_fact_keeps_its_old_wording_and_both_are_deleted_together(
     book: FactBook,
 ) -> None:
@@ -200,7 +212,7 @@ async def test_a_fact_with_very_many_old_wordings_can_be_deleted(book: FactBook)
             newest = decisions.change(tx, newest, change, book.user.id)
         return queries.remove(tx, newest)
 
-    assert await book.store.write(correct_and_remove) == corrections + 1
+    assert await book.changed(correct_and_remove) == corrections + 1
 
 
 SAID = [

@@ -188,3 +188,14 @@ def test_branch_names_are_valid_in_dolt_and_times_are_utc_seconds() -> None:
         assert not re.search(r"\.\.|//|/\.|\.lock(/|$)|\./", name)
         assert len(name) < 400
     assert date_of(START + 999_999) == "2026-01-01T00:00:00"
+
+
+def test_users_with_similar_long_names_have_different_branches() -> None:
+    names = ("田中" * 20, "田中" * 20 + "花子", "x" * 121, "x" * 122, "x" * 120, "ada", "-ada")
+    # A user cannot choose the shortened form of another user's name.
+    short_forms = tuple(branches_of(name).split("/")[1] for name in names)
+    prefixes = [branches_of(name) for name in dict.fromkeys((*names, *short_forms))]
+    for prefix in prefixes:
+        assert [other for other in prefixes if other.startswith(prefix)] == [prefix]
+    # Names that need no cut keep their branches.
+    assert branches_of("x" * 120) == f"agent/{'x' * 120}/"

@@ -31,7 +31,8 @@ from tests.support.browser import visit
 STUDENTS = "/v1/guardian/students"
 # The student's message, the tutor's note of it, and the student's comment on a level.
 SAID, NOTED, REASON, DISPUTED = "saidqq", "notedqq", "reasonqq", "disputedqq"
-EVERY_WORD = (SAID, NOTED, REASON, DISPUTED)
+MISTAKE = "adds the denominators"
+EVERY_WORD = (SAID, NOTED, REASON, DISPUTED, MISTAKE)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,8 @@ class Family:
         self.students_key = people.key(self.student)
         self.guardians_key = people.key(self.guardian, "guardian")
         level = call("propose_mastery", skill="fractions", level="practised", reason=REASON)
-        course.say(name, f"{SAID} 5/6", note(f"{SAID} 5/6", observation=NOTED), level)
+        noted = note(f"{SAID} 5/6", observation=NOTED, result="hard", misconception=MISTAKE)
+        course.say(name, f"{SAID} 5/6", noted, level)
         ok(self.as_student("POST", "/learning/numbers/skills/fractions/dispute", words=DISPUTED))
         self.student_id = ok(self.as_student("GET", "/learning/numbers"))["user_id"]
 
@@ -137,6 +139,10 @@ def test_a_guardian_sees_what_the_student_or_course_allows(
     assert skill["level"]["value"] == "practised"
     assert skill["dispute"] is not None
     assert skill["waiting"] == []
+    assert [noted["result"] for noted in skill["observations"]] == [
+        "hard" if allowed == "words" else None
+    ]
+    assert "message_id" not in answer.text
     found = [word for word in EVERY_WORD if word in answer.text]
     assert found == ([*EVERY_WORD] if allowed == "words" else [])
     # No link leads to the student's conversations.

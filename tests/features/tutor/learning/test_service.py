@@ -3,6 +3,7 @@
 They need evidence in the student's messages, and the student decides.
 """
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.knowledge.facts import decisions
 from ricordo.features.knowledge.facts import queries as facts
 from ricordo.features.knowledge.facts.profile import facts_profile
+from ricordo.features.knowledge.facts.records import UserFact
 from ricordo.features.tutor.learning import prompt, queries, service
-from ricordo.features.tutor.learning.records import misconception_of
+from ricordo.features.tutor.learning.records import Result, misconception_of
 from ricordo.storage.engine.store import Transaction
 from tests.features.tutor.learning.conftest import Classroom
 from tests.seams.stores import ManualClock
@@ -49,6 +51,51 @@ async def test_a_message_yields_one_current_observation_of_a_skill(room: Classro
         return sorted((fact.state, fact.value) for fact in found)
 
     assert await room.store.write(work) == [("current", "hard"), ("ended", "good")]
+
+
+@pytest.mark.parametrize("decision", ["approve", "correct"])
+async def test_a_message_counts_once_after_any_observations_and_decisions(
+    room: Classroom, decision: str
+) -> None:
+    chance = Random(12)  # noqa: S311 - replayed by its seed
+    shown: list[tuple[Result, str]] = [
+        ("good", ""),
+        ("good", "adds the denominators"),
+        ("hard", ""),
+    ]
+
+    def decide(tx: Transaction, fact: UserFact) -> None:
+        if decision == "approve":
+            decisions.approve(tx, fact, fact.user_id)
+        else:
+            change = decisions.FactChange(holds_from=fact.holds_from)
+            decisions.change(tx, fact, change, fact.user_id)
+
+    def work(tx: Transaction) -> list[int]:
+        learner = room.learner(tx, "ada")
+        counts = []
+        for number in range(1, 21):
+            said = room.say(tx, "ada", "5/6")
+            for _ in range(4):
+                result, misconception = chance.choice(shown)
+                noted = service.Observation(
+                    learner.skill("fractions"),
+                    "Adds them.",
+                    said,
+                    "5/6",
+                    result=result,
+                    misconception=misconception,
+                    is_guarded=chance.random() < 0.5,
+                )
+                fact = service.note(tx, learner, noted)
+                if fact.state == "proposed" and chance.random() < 0.5:
+                    decide(tx, fact)
+            for fact in room.state(tx, "ada", "fractions").waiting:
+                decide(tx, fact)
+            counts.append(len(room.state(tx, "ada", "fractions").observations) - number)
+        return counts
+
+    assert await room.store.write(work) == [0] * 20
 
 
 async def test_a_level_needs_evidence_and_replaces_the_earlier_level(room: Classroom) -> None:
