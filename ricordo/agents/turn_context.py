@@ -278,7 +278,10 @@ def _canonical(arguments: str) -> str:
     if not isinstance(parsed, dict):
         return arguments
     fields = {key: content for key, content in parsed.items() if content is not None}
-    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
+    try:
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError:  # nested too deeply
+        return arguments
 
 
 @dataclass(slots=True)

@@ -63,6 +63,34 @@ VERBATIM_FIELDS = frozenset(
 )
 
 
+# Levels of lists and objects. No real result has that many. JSON libraries give up at 200 or more.
+_MOST_LEVELS = 50
+
+
+def nests_deeply(text: str, value: Any) -> bool:
+    """Return whether JSON has more than 50 levels of lists and objects.
+
+    Such a value is kept as text, since libraries cannot write it into another JSON document.
+
+    Args:
+        text: The JSON.
+        value: Its value.
+    """
+    if text.count("[") + text.count("{") <= _MOST_LEVELS:
+        return False
+    level = [value]
+    for _ in range(_MOST_LEVELS + 1):
+        level = [container for container in level if isinstance(container, dict | list)]
+        if not level:
+            return False
+        level = [
+            member
+            for container in level
+            for member in (container.values() if isinstance(container, dict) else container)
+        ]
+    return True
+
+
 def is_plain(text: str) -> bool:
     """Return True for printable ASCII, as most texts are.
 

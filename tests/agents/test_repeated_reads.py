@@ -8,8 +8,9 @@ import pytest
 from ricordo.agents.conversations import create_conversation
 from ricordo.agents.turn_context import (
     NOTICE,
+    RepeatedReads,
 )
-from ricordo.domain.message import TextPart
+from ricordo.domain.message import TextPart, ToolCallPart
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.llm.scripted import call
@@ -150,6 +151,13 @@ async def test_equal_searches_in_one_answer_run_once(stage: Stage) -> None:
     stage.lines += [tuple(call("conversation_search", query="tea") for _ in range(2)), "Done."]
     answer = await stage.say(agent, "Tea?")
     assert [content == NOTICE for _, content in returns(answer)] == [False, True]
+
+
+@pytest.mark.parametrize("levels", [1, 252, 253, 254, 255, 900, 1_100])
+def test_equal_calls_with_deeply_nested_arguments_are_found(levels: int) -> None:
+    arguments = '{"query":' + "[" * levels + "]" * levels + "}"
+    calls = [ToolCallPart(id, "conversation_search", arguments) for id in ("a", "b")]
+    assert list(RepeatedReads().notices(calls, SEARCHES)) == ["b"]
 
 
 async def test_an_agent_that_answers_by_tools_keeps_its_other_tools(stage: Stage) -> None:
