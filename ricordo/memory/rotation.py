@@ -19,7 +19,7 @@ from ricordo.domain.clock import to_datetime
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Invalid
+from ricordo.errors import Forbidden, Invalid
 from ricordo.memory.edits import EditContext
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Transaction
@@ -184,7 +184,12 @@ def rotate(
         is_untrusted=context.is_untrusted,
         is_quoted=True,
     )
-    rotated = blocks.write(tx, block, kept_text, metadata)
+    try:
+        rotated = blocks.write(tx, block, kept_text, metadata)
+    except (Forbidden, Invalid) as error:
+        # The step's write fits as it is, so the step must not fail.
+        log.warning("a block is not rotated", extra={"block": block.id, "reason": error})
+        return None
     if rotated is None:
         return None
     return (rotated, passage)
