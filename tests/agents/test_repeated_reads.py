@@ -174,9 +174,9 @@ async def test_a_search_runs_again_if_a_compaction_removed_its_result(stage: Sta
         stage.lines.append("Noted.")
         await stage.say(agent, "I had tea in Turin. " * 20)
     too_long = ModelError("context_window_exceeded", "The maximum context length is 4096 tokens.")
+    no_summary = ModelError("llm_bad_request", "No.")
     searches = [call("conversation_search", query="tea") for _ in range(2)]
-    summary = "A summary."  # asked for twice, since it is so short
-    stage.lines += [searches[0], too_long, summary, summary, searches[1], "Done."]
+    stage.lines += [searches[0], too_long, no_summary, searches[1], "Done."]
     answer = await stage.say(agent, "Tea?")
     assert "summary" in roles(await stage.history(agent))
     assert len(returns(answer)) == 2
