@@ -264,9 +264,7 @@ class RepeatedReads:
             self.is_over |= self.counts[key] >= _LAST_READ
         return notices
 
-    def allow_again(
-        self, calls: Iterable[ToolCallPart], results: Iterable[ToolReturnPart]
-    ) -> None:
+    def allow_again(self, calls: Iterable[ToolCallPart], results: Iterable[ToolReturnPart]) -> None:
         """Let the failed reads of a step run again, since they have no result to use.
 
         Args:
