@@ -70,7 +70,7 @@ Place = tuple[str, str]
 
 @dataclass
 class Trace:
-    """The functions that ran, in the order of their first calls, and their calls of each other."""
+    """The functions that ran, in the order of their first calls, and which of them called which."""
 
     is_on: bool = False
     ran: dict[Place, None] = field(default_factory=dict)

@@ -53,12 +53,16 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
     ("domain/ids.py", "pattern(prefix).replace('-4[', '-[45][', 1)"): lambda module: _compiled(
         [module.pattern("agent").replace("-4[", "-[45][", 1)], "fullmatch"
     ),
-    # Secrets are alternatives of literal texts.
+    # Secrets are alternatives of literal texts, also with blanks between words.
     (
         "features/custom_tools/source/vault.py",
-        "'|'.join(map(re.escape, longest_first))",
+        "'|'.join((f'({form.pattern})' for form in self._forms))",
     ): lambda module: _compiled(
-        [module.SecretMask({"a": "a" * 40, "b": "ab" * 20})._pattern.pattern], "search"
+        [
+            module.SecretMask({"a": "a" * 40, "b": "ab" * 20})._pattern.pattern,
+            module.SecretMask({"c": "correct horse battery", "d": "a aa a\naaa"})._pattern.pattern,
+        ],
+        "search",
     ),
     ("features/librarian/grammar.py", "PATTERNS[name]"): _grammar,
     ("features/knowledge/facts/extraction.py", "pattern"): lambda module: _compiled(

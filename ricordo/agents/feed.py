@@ -74,7 +74,7 @@ class Deltas:
         self._spoken_by: set[int] = set()
 
     def events(self, chunk: Chunk) -> tuple[Delta | MessageRestarted, ...]:
-        """Return the events for this chunk; none for an empty one."""
+        """Return the events for this chunk; an empty chunk has none."""
         if isinstance(chunk, TextChunk):
             if chunk.text:
                 return (TextDelta(*self._position("text"), chunk.text),)

@@ -185,12 +185,13 @@ async def _reply_in_time(model: ChatModel, request: ModelRequest, runtime: Runti
 
 
 def _is_of_user(message: Message, state: AgentState) -> bool:
-    """Return whether the conversation's user wrote this message.
+    """Return whether the conversation's user wrote this message, and nobody else a part of it.
 
-    Messages of other people or of programs are no facts about the user.
+    Messages of other people or of programs, and retrieved documents, are no facts about the user.
     """
     return (
         message.is_said
+        and not message.is_untrusted
         and bool(message.text.strip())
         and message.user_id == state.conversation.user_id
     )
@@ -311,6 +312,7 @@ def _write(
         Actor("agent", state.agent.id, state.agent.name),
         message.run_id,
         is_untrusted=message.is_untrusted,
+        egress=join(message.egress, previous_answer.egress if previous_answer else None),
         user_texts=lambda: (message.text,),
         proposal_days=settings.proposal_expiry,
         schemas=schemas,

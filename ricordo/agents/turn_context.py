@@ -273,8 +273,10 @@ class RepeatedReads:
         """
         failed_ids = {result.call_id for result in results if result.status == "error"}
         for call in calls:
+            if call.call_id not in failed_ids:
+                continue
             key = _key(call)
-            if call.call_id in failed_ids and self.counts.pop(key, 0):
+            if self.counts.pop(key, 0):
                 self.failures[key] += 1
                 self.is_over |= self.failures[key] >= _LAST_READ
 

@@ -169,6 +169,10 @@ class Agent:
         return sorted(self.settings.get("secrets", {}))
 
 
+# The description of a later version of a conversation begins so; the id of the first one follows.
+VERSION_OF = "Another version of "
+
+
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """A conversation with an agent.
@@ -224,9 +228,11 @@ class Conversation:
     def is_of_background_task(self) -> bool:
         """True for the hidden copy of a chat in which a task of the server runs.
 
-        A user's first conversation with an agent is hidden too, but it is no copy.
+        A user's first conversation with an agent is hidden too, but it is no copy. A later version
+        of a chat, whose message the user edited, is a hidden copy with a description.
         """
-        return self.hidden and self.forked_from is not None
+        is_version = (self.description or "").startswith(VERSION_OF)
+        return self.hidden and self.forked_from is not None and not is_version
 
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int) -> Message:
         """Return an unsaved message of this conversation that belongs to no run.

@@ -153,7 +153,8 @@ def label_of(names: Iterable[str] | None) -> str | None:
     """Return the label of one policy; None without a policy.
 
     Args:
-        names: The names of the destinations that it allows; [] allows none, None is no policy.
+        names: The names of the destinations that the policy allows. [] allows none. None stands
+            for no policy.
 
     Raises:
         Invalid: for too many names, or a name that cannot be a destination.
@@ -538,7 +539,7 @@ class Clearance:
 
         Args:
             text: The text that is to be stored.
-            label: The egress label under which it is to be stored; None limits nothing.
+            label: The egress label under which it is to be stored; None for no limit.
         """
         for entry in self.texts:
             if not is_as_strict(label, entry.label) and self._repeats(entry, text):

@@ -144,6 +144,7 @@ class Proposal:
         result: The version that an approval created.
         is_untold: The agent does not know of the rejection yet.
         is_repeated: The same proposal was waiting already; this is not stored.
+        egress: The label of the egress policy of a new block; None for a change of a block.
     """
 
     id: str
@@ -171,6 +172,7 @@ class Proposal:
     superseded_by: str | None = None
     is_untold: bool = False
     is_repeated: bool = False
+    egress: str | None = None
 
     @property
     def has_hidden_text(self) -> bool:

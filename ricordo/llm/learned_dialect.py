@@ -8,9 +8,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import orjson
 
@@ -364,12 +366,16 @@ class LearnedDialects:
             self.learn(key, replace(learned, clipped_at=counted))
 
     def _save(self) -> None:
-        """Write the file.
+        """Write the file, with lessons that another server stored in it.
 
         The file is small and changes only with a new lesson.
         """
         if self._path is None:
             return
+        newest = self._entries
+        self._entries = {}
+        self.read(self._path.parent)
+        self._entries |= newest
         rows = [
             {
                 "key": key,
@@ -378,12 +384,16 @@ class LearnedDialects:
                 "is_guess": entry.is_guess,
             }
             for key, entry in self._entries.items()
+            if entry.until >= self.now()
         ]
-        draft = self._path.with_suffix(".tmp")
+        # Two servers may write at once.
+        draft = self._path.with_suffix(f".{uuid4().hex}.tmp")
         try:
             draft.write_bytes(orjson.dumps(rows))
             os.replace(draft, self._path)  # noqa: PTH105 - one call, the same on every system
         except OSError as error:
+            with suppress(OSError):
+                draft.unlink()
             log.warning("the learned dialects of models cannot be stored", extra={"error": error})
 
 

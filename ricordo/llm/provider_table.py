@@ -116,7 +116,7 @@ def local_server(
         port: The port that this kind of server usually listens on.
         list_path: The path of its list of models.
         owner: The owner that each model in the list must name, so that another program on this port
-            is not taken for it; None checks nothing.
+            is not taken for it; None skips this check.
     """
     return Provider(name, f"http://127.0.0.1:{port}/v1", name, list_path=list_path, owner=owner)
 

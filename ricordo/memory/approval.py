@@ -162,19 +162,20 @@ def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
 
 
 def _new_block_settings(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str, str]:
-    """Return settings of a user's new block that an agent proposed in a turn.
+    """Return settings of a proposed new block: its egress policy, and the agent that sees it.
 
-    Only this agent sees the block. Its policy is the one that the agent's settings name; a skill
-    gets the policy of new skills.
+    Of the blocks that an agent proposed in a turn for a user, only this agent sees the block. Its
+    policy is the one that the agent's settings name; a skill gets the policy of new skills.
     """
+    settings = {"egress": proposal.egress} if proposal.egress else {}
     if not (proposal.run_id and proposal.author.kind == "agent" and chain.owner_kind == "user"):
-        return {}
+        return settings
     agent = agents.find(tx, Scope(chain.organization_id), proposal.author.id)
     if agent and is_skill(proposal.label):
-        return {"agent_id": agent.id}
+        return {**settings, "agent_id": agent.id}
     if agent:
-        return {"agent_id": agent.id, "policy": agent.user_block_policy}
-    return {}
+        return {**settings, "agent_id": agent.id, "policy": agent.user_block_policy}
+    return settings
 
 
 def reject(

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.clock import DAY
+from ricordo.domain.egress import join
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.hidden_text import describe_hidden, has_hidden_text
 from ricordo.domain.ids import new_id
@@ -91,7 +92,7 @@ _SENTENCE_PAIR_LIMIT = 10_000
 class ProposalDraft:
     """A change to propose, of `block` or of a new block.
 
-    `value` is None if the block is to be deleted.
+    `value` is None if the block is to be deleted. `egress` is the label of a new block.
     """
 
     chain_id: str
@@ -101,6 +102,7 @@ class ProposalDraft:
     new_label: str | None = None
     description: str | None = None
     confidence: float | None = None
+    egress: str | None = None
 
 
 def _for_each_call(group: Sequence[MemoryEdit], sentence: str) -> dict[str, str]:
@@ -192,7 +194,12 @@ def _draft(tx: Transaction, group: Sequence[MemoryEdit], home_chain: Chain | Non
     if chain:
         chain.require_distinct_label(after.label)
     return ProposalDraft(
-        home_chain.id, after.label, value, description=after.description, confidence=confidence
+        home_chain.id,
+        after.label,
+        value,
+        description=after.description,
+        confidence=confidence,
+        egress=after.egress,
     )
 
 
@@ -270,7 +277,12 @@ def propose(
     for older_proposal in reversed(of_author):
         by_relation.setdefault(comparison.relation(older_proposal), []).append(older_proposal)
     if repeated := by_relation.get("repeated"):
-        return replace(repeated[-1], is_repeated=True)
+        waiting = repeated[-1]
+        label = join(waiting.egress, draft.egress)
+        if label != waiting.egress:
+            waiting = replace(waiting, egress=label)
+            proposals.set_egress(tx, waiting)
+        return replace(waiting, is_repeated=True)
     superseded = by_relation.get("superseded", [])[::-1]
     if not superseded and not metadata.is_owners_of(chain):
         _require_below_limits(tx, chain, draft.label, len(of_author))
@@ -294,6 +306,8 @@ def propose(
         step_id=metadata.step_id,
         is_untrusted=metadata.is_untrusted,
         expires_at=None if expires_after is None else now + expires_after,
+        # The new text may contain the text of a proposal that it replaces.
+        egress=join(draft.egress, *(older_proposal.egress for older_proposal in superseded)),
     )
     proposal = proposals.insert_one(tx, proposal, _text_base(chain, draft))
     for older_proposal in superseded:

@@ -16,11 +16,13 @@ from typing import Any
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.clock import to_datetime
+from ricordo.domain.egress import join
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Forbidden, Invalid
 from ricordo.memory.edits import EditContext
+from ricordo.memory.sections import labelled_spans
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Transaction
 
@@ -173,7 +175,11 @@ def rotate(
     removed_text = _removed_text(block.value, kept_text)
     text = archived_text(ARCHIVED, removed_text, to_datetime(tx.clock.now()))
     passage = new_passage(tx, state, context, text, (TAG, block.shown_label))
-    passage = replace(passage, is_untrusted=block.is_untrusted)
+    passage = replace(
+        passage,
+        is_untrusted=block.is_untrusted,
+        egress=join(passage.egress, *_labels_of(block, context)),
+    )
     share = round(100 * len(block.value) / block.limit)
     metadata = ChangeMetadata(
         # The agent is the author: its policy allowed the write that filled the block.
@@ -193,6 +199,13 @@ def rotate(
     if rotated is None:
         return None
     return (rotated, passage)
+
+
+def _labels_of(block: Block, context: EditContext) -> list[str | None]:
+    """Return the egress labels of a block and of the lines that its schema labels."""
+    if not block.schema_ref or (schema := context.schemas(block.schema_ref)) is None:
+        return [block.egress]
+    return [block.egress, *(span.label for span in labelled_spans(block.value, schema))]
 
 
 def new_passage(

@@ -322,7 +322,7 @@ def schema_in(
         table: The table. Its keys and their types are checked by `unfit`.
         name: The schema's name.
         lines: The lines of the whole text, which problems name.
-        *path: The keys that lead to the table; none for the whole text.
+        *path: The keys that lead to the table; no keys for the whole text.
 
     Returns:
         The schema, None if there are problems, and the problems.
@@ -539,7 +539,7 @@ def require_follows(label: str, before: str, after: str, schema: BlockSchema | N
         label: The block's label for the error.
         before: The text before the edit.
         after: The text after the edit.
-        schema: The block's schema; None checks nothing.
+        schema: The block's schema. Without one, every edit is allowed.
     """
     if schema is None:
         return
@@ -618,7 +618,7 @@ def unfit(
         table: The table.
         keys: The known keys with their types; `object` allows any type.
         lines: The lines of the whole text, which problems name.
-        *path: The keys that lead to the table; none for the whole text.
+        *path: The keys that lead to the table; no keys for the whole text.
     """
     problems: list[Problem] = []
     for key, key_value in table.items():

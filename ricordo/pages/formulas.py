@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # The most characters of a formula. A longer formula is shown as it is written.
 _LONGEST = 1_000
-_DEEPEST = 60  # elements inside each other, and braces of a formula
+_DEEPEST = 60  # levels of nested elements; also the number of braces in a formula
 _ELEMENTS = frozenset(
     "math mrow mi mn mo mtext ms mspace mfrac msqrt mroot msub msup msubsup munder mover "
     "munderover mtable mtr mtd mstyle mpadded mphantom menclose mmultiscripts mprescripts none".split()

@@ -16,8 +16,8 @@ class Slots:
 class Slot:
     """A program's right to run. It gives the slot up while it waits for the server.
 
-    A tool that the program calls may need a slot too. If waiting programs kept theirs, such tools
-    would wait for each other.
+    A tool that the program calls may need a slot too. If waiting programs kept their slots, such a
+    tool might never get one, and both would wait forever.
     """
 
     def __init__(self, slots: Slots) -> None:

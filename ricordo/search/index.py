@@ -236,7 +236,7 @@ def insert_passages(
         tx: The transaction.
         archive: The archive as the caller loaded it. It is locked and read again.
         new: The passages. Secrets are redacted, except in passages of a folder's archive.
-        attached_to: An agent to which the archive must still be attached; None checks nothing.
+        attached_to: An agent to which the archive must still be attached; None skips this check.
 
     Raises:
         NotFound: The archive was deleted, or is no longer attached to this agent.

@@ -81,11 +81,12 @@ def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[Co
 def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
     """Attach the user to the agent, and to all agents that share its memory.
 
-    Only attached users may use them.
+    From then on only attached users, administrators and developers may use these agents.
 
     Args:
         tx: The transaction.
-        agent_id: The agent. Without attached users, everybody could use it before.
+        agent_id: The agent. The first attached user ends its access for everybody else in the
+            organization.
         user_id: The user. A user who is attached already stays so.
     """
     tx.run(_ATTACH, {"agent_id": agent_id, "user_id": user_id})

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, exists, or_, select
+from sqlalchemy import ColumnElement, Row, Select, bindparam, exists, func, or_, select
 
 from ricordo.domain.scope import Scope
 from ricordo.storage.agent_access import may_use
@@ -68,9 +68,7 @@ def ids_among(tx: Transaction, organization_id: str, agent_ids: Select[Any]) -> 
         organization_id: The organization. Its restricted and hidden agents are returned too.
         agent_ids: A select of agent ids, perhaps of several organizations.
     """
-    statement = select(agents.c.id).where(
-        agents.c.id.in_(agent_ids), agents.c.organization_id == organization_id
-    )
+    statement = select(agents.c.id).where(*_is_among(agent_ids, organization_id))
     return [row.id for row in tx.all(statement)]
 
 
@@ -85,12 +83,22 @@ def page_of_ids(tx: Transaction, scope: Scope, page: Page, agent_ids: Select[Any
         agent_ids: A select of agent ids.
     """
     statement = select(agents.c.id).where(
-        agents.c.id.in_(agent_ids),
-        agents.c.organization_id == scope.organization_id,
-        *may_use(scope),
+        *_is_among(agent_ids, scope.organization_id), *may_use(scope)
     )
     marks = known_to(agents, scope, lambda agent: may_use(scope, agent.c.id))
     return [row.id for row in read_page(tx, statement, agents, page, marks=marks)]
+
+
+def _is_among(agent_ids: Select[Any], organization_id: str) -> list[ColumnElement[bool]]:
+    """Return the conditions that an agent is selected and in the organization.
+
+    The second one is an expression instead of the bare column. Otherwise SQLite would prefer the
+    column's index, and read all agents of the organization.
+    """
+    return [
+        agents.c.id.in_(agent_ids),
+        func.coalesce(agents.c.organization_id, "") == organization_id,
+    ]
 
 
 def of_older_version(

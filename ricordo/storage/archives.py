@@ -229,8 +229,8 @@ def insert_passages(
     Args:
         tx: The transaction.
         archive: The archive as the caller loaded it. It is locked and read again.
-        passages_to_add: The passages; none changes nothing.
-        attached_to: An agent to which the archive must still be attached; None checks nothing.
+        passages_to_add: The passages; may be empty.
+        attached_to: An agent to which the archive must still be attached; None skips this check.
 
     Returns:
         The archive, and the passages without secrets. Passages of a folder are stored unchanged.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Row, func, or_, select
 
+from ricordo.domain.agent import VERSION_OF
 from ricordo.domain.scope import Scope
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.conversations import GONE_THERE
@@ -17,7 +18,6 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.messages import IS_WRITTEN_BY_USER
 from ricordo.storage.schema.core_tables import agents, conversations, messages, users
 
-_VERSION_OF = "Another version of "
 _MOST = 300  # conversations that are read for a list
 _MOST_SHOWN = 60
 _LONGEST_NAME = 80
@@ -53,7 +53,7 @@ def version_note(conversation_id: str, description: str | None) -> str:
         conversation_id: The conversation, which may be a version itself.
         description: Its description; None: it has none.
     """
-    return f"{_VERSION_OF}{root_of(conversation_id, description)}"
+    return f"{VERSION_OF}{root_of(conversation_id, description)}"
 
 
 def root_of(conversation_id: str, description: str | None) -> str:
@@ -63,8 +63,8 @@ def root_of(conversation_id: str, description: str | None) -> str:
         conversation_id: The conversation.
         description: Its description, which names the first version if this one is a later version.
     """
-    if description and description.startswith(_VERSION_OF):
-        return description.removeprefix(_VERSION_OF)
+    if description and description.startswith(VERSION_OF):
+        return description.removeprefix(VERSION_OF)
     return conversation_id
 
 
@@ -100,7 +100,7 @@ def conversations_of_agent(
 def _listed(
     tx: Transaction, scope: Scope, *conditions: ColumnElement[bool]
 ) -> list[ListedConversation]:
-    is_version = conversations.c.description.startswith(_VERSION_OF, autoescape=True)
+    is_version = conversations.c.description.startswith(VERSION_OF, autoescape=True)
     # A user's first conversation with an agent has the flag `hidden` too, since the API names it
     # only through the agent.
     is_first = conversations.c.hidden & conversations.c.forked_from.is_(None)
@@ -286,7 +286,7 @@ def _family(tx: Transaction, root: str) -> dict[str, Row[tuple[object, ...]]]:
     """Return all versions of a conversation by id."""
     agent = select(conversations.c.agent_id).where(conversations.c.id == root).scalar_subquery()
     is_member = or_(
-        conversations.c.id == root, conversations.c.description == f"{_VERSION_OF}{root}"
+        conversations.c.id == root, conversations.c.description == f"{VERSION_OF}{root}"
     )
     names = ("id", "forked_from", "forked_seq", "last_message_at", "created_at")
     statement = (

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import NAMESPACE_URL, uuid5
 
-from sqlalchemy import ColumnElement, Select, bindparam, case, func, literal, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, literal, select, update
 
-from ricordo.domain.agent import Conversation
+from ricordo.domain.agent import VERSION_OF, Conversation
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
@@ -39,7 +39,11 @@ GONE_THERE = "This chat is gone where it came from."
 ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
 # As `Conversation.is_of_background_task`.
-IS_OF_BACKGROUND_TASK = conversations.c.hidden & conversations.c.forked_from.is_not(None)
+IS_OF_BACKGROUND_TASK = and_(
+    conversations.c.hidden,
+    conversations.c.forked_from.is_not(None),
+    ~func.coalesce(conversations.c.description, "").startswith(VERSION_OF, autoescape=True),
+)
 _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
 _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(
     equal(agents, "organization_id")

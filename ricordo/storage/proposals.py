@@ -107,6 +107,7 @@ settle = _ROWS.updates(
     *("status", "resolved_at", "resolved_by", "note", "result", "superseded_by", "is_untold"),
     locked="chain_id",
 )
+set_egress = _ROWS.updates("egress", locked="chain_id")
 _IS_UNTOLD = (
     proposals.c.is_untold
     & (proposals.c.status == "rejected")

@@ -98,7 +98,7 @@ async def test_calls_with_the_same_id_in_one_reply_get_different_ids(
 
 
 class Table:
-    """Two tools that record when they begin and end."""
+    """Makes tools that record when they begin and end."""
 
     def __init__(self) -> None:
         self.gate = Gate()

@@ -266,7 +266,7 @@ async def test_an_agent_without_users_edits_its_own_block(
     assert "shared" not in stage.model.requests[-1].messages[0].text
 
 
-async def test_concurrent_first_messages_of_a_user_make_one_default_conversation(
+async def test_a_users_default_conversation_is_one_if_opened_at_once_and_only_the_users(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(HUMAN)
@@ -395,6 +395,9 @@ async def test_a_new_block_that_differs_from_another_only_in_capitals_fails_its_
     ((status, told),) = returns(await stage.say(agent_id, conversation_id=ada))
     assert status == "error"
     assert "capitals" in told
+    kept = await stage.store.read(lambda tx: blocks.of_user(tx, Scope(), id_of_ada(tx)))
+    assert [(block.label, block.value) for block in kept] == [("aims", "My own.")]
+    assert await waiting_of(stage, "ada") == []
 
 
 async def test_an_approved_new_block_has_the_agents_policy_for_its_users(

@@ -42,7 +42,10 @@ KEY = "administrator-of-these-tests"
 
 @pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server with a key, as some requests make keys."""
+    """A server with an administrator's key.
+
+    Some requests create keys, and after the first key the server refuses requests without one.
+    """
     with serving(tmp_path_factory.mktemp("data"), api_key=KEY) as server:
         yield server
 
@@ -317,7 +320,8 @@ def test_validation_errors_name_the_place_and_never_repeat_the_input(
     for cell, parts in _cells(server):
         body = parts.pop("json")
         names = {*_fields(document, cell), *(body if isinstance(body, dict) else ())}
-        # Each field gets only some of the wrong values, since few types of fields exist.
+        # In the short form each field gets only some of the wrong values, since few types of fields
+        # exist.
         bodies = [WRONG[(told + number) % len(WRONG)] for number in range(some)]
         if isinstance(body, dict):
             bodies += [

@@ -1,4 +1,4 @@
-"""Two concurrent changes of one thing, on PostgreSQL: none takes back what the other changed."""
+"""Two concurrent changes to one object, on PostgreSQL: neither undoes the other."""
 
 import itertools
 import time

@@ -167,7 +167,7 @@ def test_a_turn_ends_when_a_block_archive_tool_or_user_it_uses_is_deleted(
 
 @pytest.mark.parametrize("rounds", short_and_long(6, 200))
 def test_deleting_agents_at_any_moment_causes_no_server_error(api: Api, rounds: int) -> None:
-    """Messages and deletions race with each other.
+    """Deletions of agents race with messages to these agents.
 
     Each message is answered, cancelled, or refused because its agent is gone.
     """

@@ -193,14 +193,14 @@ def plans(world: World, path: str) -> list[str]:
 
 
 def test_the_list_of_all_messages_is_read_from_an_index_without_sorting(world: World) -> None:
-    """With 100,000 messages a list once took 49 ms, because all were sorted."""
+    """A list of 100,000 messages took 49 ms before, because all were sorted."""
     sizes, page = plans(world, "/v1/messages/")
     assert sizes == "SCAN messages USING INDEX messages_newest"
     assert "SEARCH messages USING INTEGER PRIMARY KEY" in page
 
 
 def test_a_page_of_agents_is_read_without_joining_the_others(world: World) -> None:
-    """With 10,000 agents a page once took 21 ms, because all were joined to find fifty."""
+    """A page of 10,000 agents took 21 ms before, because all were joined to find fifty."""
     whole = [plan for plan in plans(world, "/v1/agents/") if "SEARCH conversations" in plan]
     assert len(whole) == 1
     assert "agents_by_time" not in whole[0]

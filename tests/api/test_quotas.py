@@ -120,7 +120,7 @@ def test_the_number_of_blocks_in_one_memory_is_bounded(http: httpx2.Client) -> N
 
 @pytest.fixture(scope="module")
 def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server on which three blocks fill a memory."""
+    """A server that allows 1 MB of memory, less than three blocks of 400 kB."""
     with serving(tmp_path_factory.mktemp("data"), max_memory_mb=1) as server:
         yield server
 

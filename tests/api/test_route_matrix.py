@@ -2,10 +2,12 @@
 
 The server refuses each call before it does any work, and the refusal shows no data of another user.
 
-The test reads the routes from the app, and their requests from the OpenAPI document. So it covers a
-new route without a change. If that route takes a new kind of id or body, the tables below need a
-line for it. SHARED lists the routes that do not belong to one user alone. A feature lists such
-routes in the `SHARED_ROUTES` of its test package.
+The tests read the routes from the app, and build requests from the OpenAPI document. So they cover
+a new route without a change, unless it takes a new kind of id or body. For such a route, add the
+body in `tests/seams/routes.py`, or the object in `tests/seams/people.py`.
+
+SHARED lists the routes to data that does not belong to one user alone. The `SHARED_ROUTES`
+of a feature's test package lists such routes of the feature.
 """
 
 import re
@@ -42,7 +44,7 @@ REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
 View = dict[str, tuple[int, str]]
-FEW = 4  # one in this number of equivalent cells is called
+FEW = 4  # where some cells are enough, a caller calls at most one in this number
 AT_ONCE = 50  # cells called between two checks of the database
 # Open to everybody: health checks and login.
 OPEN = {
@@ -72,14 +74,14 @@ OPEN |= {
 OPEN.add(("POST", "/login/mail"))
 OPEN |= {("POST", f"/oauth/{name}") for name in ("register", "token", "revoke")}
 OPEN |= {("GET", "/ui/static/{name}"), ("GET", "/ui/pdf-viewer/{name}"), ("POST", "/ui/login")}
-# Routes that older clients may call, and that never exist or never do anything.
+# Routes that always refuse, kept for older clients. Their object never exists, or they do nothing.
 ALWAYS_REFUSED = {
     ("GET", "/v1/environments/{device}"),
     ("POST", "/v1/environments/{connection}/messages"),
     ("PATCH", "/v1/agents/{agent_id}/messages/{message_id}"),
     ("PATCH", "/v1/groups/{group_id}/messages/{message_id}"),
 }
-# A key of any kind may call these routes: the documentation, the sign-in, and the end of a session.
+# Routes that need a valid key but no scope: the documentation, unknown pages, and signing out.
 OTHER_ROUTES = {
     ("GET", path) for path in ("/openapi.json", "/docs", "/docs/{tag}", "/redoc", "/ui/{rest:path}")
 }
@@ -120,9 +122,10 @@ class Watch:
         return int(self._file.execute("PRAGMA data_version").fetchone()[0])
 
     def _read(self) -> dict[str, int]:
-        """Read all rows of all tables, except those that change in the background.
+        """Return a hash of the rows of each table.
 
-        These are jobs, the search index, the audit log, and the use of keys.
+        It leaves out data that changes in the background: jobs, the search index, the audit log,
+        and the time at which a key was last used.
         """
         names = [
             row[0]
@@ -134,7 +137,7 @@ class Watch:
                 columns = [row[1] for row in self._file.execute(f'PRAGMA table_info("{name}")')]
                 kept = ", ".join(f'"{column}"' for column in columns if column != "last_used_at")
                 rows = self._file.execute(f'SELECT {kept} FROM "{name}"').fetchall()  # noqa: S608
-                # A remote's sync progress changes in the background.
+                # Only count remotes: the progress of their syncs changes in the background.
                 found[name] = (
                     len(rows) if name == "memory_remotes" else hash(tuple(sorted(map(repr, rows))))
                 )
@@ -173,8 +176,8 @@ def require_refused(
             answer = cell.ask(world.http, values, headers(cell) if callable(headers) else headers)
             assert answer.status_code in statuses, (cell, answer.status_code, answer.text[:300])
             require_silent(world, cell, answer)
-        # Each refusal adds a row to the audit log, and checking all tables takes longer than
-        # refusing.
+        # Check after each group, not after each call: every refusal writes to the audit log, and
+        # that makes the check read all tables.
         assert watch.changes() == [], group
     return len(cells)
 
@@ -252,16 +255,18 @@ def test_a_login_cookie_cannot_be_used_to_write_from_another_site(
         sites, parts_of(writes(cells), len(sites), is_whole=is_whole), strict=True
     ):
         require_refused(world, watch, part, (403,), {**cookie, **site}, hers)
-    # The same cookie from a page of this server.
+    # A page of this server may use the same cookie to write.
     assert world.http.post(
         "/v1/messages/search", json={}, headers={**cookie, "origin": world.server.url}
     ).is_success
 
 
 def parts_of(cells: list[Cell], count: int, *, is_whole: bool) -> list[list[Cell]]:
-    """Split the cells into lists: in the suite only a few cells, in the long form all.
+    """Return lists of cells, one for each of `count` callers.
 
-    These callers are refused before the route is known, so one cell can represent all.
+    In the long form each list contains all cells. In the suite each list contains a few cells, and
+    no cell is in two lists. That is enough, since the server refuses these callers before it looks
+    at the route.
     """
     return [cells if is_whole else cells[place :: count + FEW] for place in range(count)]
 
@@ -289,8 +294,8 @@ def test_a_caller_without_the_impersonate_scope_cannot_act_for_a_user(
         require_refused(world, watch, part, (403,), {**bearer(key), "X-Ricordo-User": "ada"}, hers)
 
 
-# Data of the organization and not only of Ada: with the scope, others of the organization may read
-# and change it.
+# Routes to data that does not belong to Ada alone, each with the reason. Other callers in her
+# organization may use these routes if their keys have the scope.
 SHARED = {
     "an agent without a list of its users is everybody's; what others said with it is not": """
         (GET|PATCH|DELETE) /v1/agents/<agent_id>(/budget)?
@@ -346,6 +351,8 @@ SHARED = {
     """,
     "notes are the caller's own": "GET /api/you/notes/",
     "metrics are numbers of the server, and name nobody": "GET /metrics",
+    # A background task belongs to the organization, and each of its runs to the user for whom it
+    # ran.
     "a background task is the organization's, and a run of it the user's it was for": """
         (GET|POST) /background/tasks
         (GET|DELETE) /background/tasks/<task_name>
@@ -432,7 +439,7 @@ SHARED = {
     """,
     "block schemas are files of the server, for every organization": "GET /v1/schemas/(<schema_name>)?",
 }
-# A teacher reads this of all students: their names, and counts of what they can do.
+# Routes by which a teacher reads the names of all students, and counts of what they can do.
 OF_TEACHERS = ("/{course_name}/students", "/{course_name}/skills")
 ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -462,11 +469,11 @@ def is_shared(cell: Cell) -> bool:
 
 
 def in_order(cells: list[Cell]) -> list[Cell]:
-    """Return the cells with deletions and detachments last.
+    """Return the cells in a safe order: deletions last, and each detachment before its attachment.
 
-    A detached object is attached again afterwards.
+    So a detached object is attached again, and the following calls find it attached.
     """
-    # Agents and users come after the objects that belong to them.
+    # In reverse order, agents and users come after the objects that belong to them.
     places = sorted(cells, key=lambda cell: cell.path, reverse=True)
     return sorted(
         places,
@@ -479,7 +486,7 @@ def in_order(cells: list[Cell]) -> list[Cell]:
 
 
 def her_view(world: World, cells: list[Cell], hers: Mapping[str, str]) -> View:
-    """Return Ada's responses about her data."""
+    """Return the status and the text with which each route that reads Ada's data answers her."""
     own = [
         cell
         for cell in cells
@@ -497,11 +504,11 @@ def her_view(world: World, cells: list[Cell], hers: Mapping[str, str]) -> View:
 
 @pytest.fixture(scope="module")
 def view(world: World, cells: list[Cell], hers: dict[str, str]) -> View:
-    """Return Ada's responses before any other caller has made a request."""
+    """Return the answers to Ada before any other caller has made a request."""
     return her_view(world, cells, hers)
 
 
-# Responses that contain their time, or list all agents.
+# Routes whose answers may differ between two calls, because they show a time or list all agents.
 VOLATILE = (
     "/users/{user_id}/export",
     "/users/{user_id}/remotes",
@@ -552,7 +559,7 @@ def new_shared_file(world: World, _: Mapping[str, str]) -> dict[str, str]:
     return {"shared_path": "spare.txt"}
 
 
-# Functions that make another object, by the parameter of the path.
+# Functions that create a new object, by the path parameter that names such an object.
 SPARES: dict[str, Callable[[World, Mapping[str, str]], dict[str, str]]] = {
     "group_id": lambda world, values: world.new_group(new_agent(world, values)["agent_id"]),
     "agent_id": new_agent,
@@ -573,7 +580,11 @@ SPARES: dict[str, Callable[[World, Mapping[str, str]], dict[str, str]]] = {
 
 
 def spare(world: World, hers: Mapping[str, str], cell: Cell) -> dict[str, str]:
-    """Make another object for each parameter of the path, to be deleted."""
+    """Create new objects for the path, so that the call does not delete the shared ones.
+
+    Returns:
+        The values of the path's parameters, with the ids of the new objects.
+    """
     values = dict(hers)
     for name, make in SPARES.items():
         if re.search(rf"{{{name}[:}}]", cell.path):
@@ -595,14 +606,17 @@ OTHERS: dict[str, Any] = {
 }
 
 
-# Pages for the choices and chats of a person; these pages may refuse programs.
+# Pages on which a person chooses or chats. They may refuse a service, even with the scope.
 A_PERSONS = re.compile(
     r"/ui/(notifications|first|say|learning|skills)|/ui/agents/\{agent_id\}/chat(/\w+)?"
 )
 
 
 def callers_by_name_and_id() -> list[Any]:
-    """Return each other caller with each way to name Ada; in the suite, one way for each caller."""
+    """Return a test parameter for every caller in OTHERS and every way to name Ada.
+
+    The ways are her name and her id. In the suite each caller uses only one of them.
+    """
     by_name = {"another user": False, "a developer": False}
     short = [pytest.param(kind, by_name.get(kind, True), False, id=kind) for kind in OTHERS]
     return short + [
@@ -634,13 +648,14 @@ def test_a_users_data_is_refused_to_other_users_whatever_their_scopes(
     if names_by_id:
         hers = {**hers, "user_id": world.id_of("ada"), "block_label": "notes"}
     shared = [cell for cell in cells if is_shared(cell)]
-    # These callers have every scope. A caller with `admin` also reads the audit log, which
-    # `tests/features/operations/audit_log` tests.
+    # The audit log needs the scope `admin`, which some of these callers have.
+    # `tests/features/operations/audit_log` tests it.
     others = [cell for cell in cells if not is_shared(cell) and "/audit-log" not in cell.path]
     if kind == "a developer":  # test_teachers.py tests teachers
         taught = [cell for cell in others if cell.path.endswith(OF_TEACHERS)]
         shared, others = [*shared, *taught], [cell for cell in others if cell not in taught]
-    is_quick = not is_whole and kind != "another user"  # This caller calls every route.
+    # In the short form, only "another user" calls every route.
+    is_quick = not is_whole and kind != "another user"
     require_refused(world, watch, others[::FEW] if is_quick else others, (403, 404), headers, hers)
     for cell in in_order(shared if is_whole else asked_once(shared, kind)):
         answer = cell.ask(world.http, spare(world, hers, cell) if cell.deletes else hers, headers)
@@ -655,16 +670,18 @@ def test_a_users_data_is_refused_to_other_users_whatever_their_scopes(
             continue
         assert (answer.status_code in REFUSED) == is_hers, (cell, answer.text)
         assert answer.status_code != 422, (cell, answer.text)
-    # All other callers were refused, and nothing was written meanwhile.
+    # The calls above must not have changed Ada's data. In the short form, a caller that names her
+    # by id calls no shared route, so this costly check is skipped.
     if is_whole or not names_by_id:
         assert her_view(world, cells, world.shared | world.own) == view
 
 
 def asked_once(shared: list[Cell], kind: str) -> list[Cell]:
-    """Return the cells for this caller, so that each cell is called once.
+    """Return the shared routes that this caller calls in the short form.
 
-    A cell is called by a user, or by the only caller that can have its scopes. Only the long form
-    makes every call as every caller. A service gets the same responses as a user or a developer.
+    Each route is called by one caller: by another user if a user's key can have its scopes, or else
+    by a developer. The services call none, since they get the same responses as those two. In the
+    long form every caller calls every route.
     """
     by_a_user = {
         cell
@@ -698,7 +715,8 @@ def test_a_first_write_to_another_users_memory_creates_nothing(world: World, wat
 
 SAID = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
 HER_CONVERSATION = {"conversation_id": "{conversation_id}"}
-# Ids of Ada's objects in bodies and queries, on paths with objects that everybody may use.
+# Requests by Bea that name Ada or her objects in the body, the query, or the rest of a path that
+# begins with something that Bea may use.
 NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "block_ids": ["{block_id}"]}}),
     ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "user_id": "ada"}}),
@@ -764,7 +782,7 @@ def test_ids_of_another_users_data_in_bodies_and_queries_are_refused(
         cell = Cell(method, path, ())
         watch.changes()
         answer = world.http.request(method, fill(path, values), **fill(given, values), headers=bea)
-        # Lists of decisions return the outcome of each.
+        # These routes take a list, and return 200 with the outcome of each item.
         is_listed = answer.status_code == 200 and path.endswith(
             ("/cancel", "diffs/approve", "diffs/reject")
         )
@@ -798,7 +816,7 @@ def test_another_organization_reads_and_changes_nothing(
         for cell in cells
         if cell.path.startswith(
             ("/v1/schemas/", "/v1/workspace/", "/v1/skills/", "/ui/skills/")
-        )  # each organization has a shared workspace, and skills
+        )  # schemas belong to the server; each organization has a shared workspace and skills
         or (elsewhere.fullmatch(f"{cell.method} {cell.path}") and "{" not in cell.path)
     ]
     require_refused(world, watch, [cell for cell in cells if cell not in free], (404,), boss, hers)
@@ -852,7 +870,7 @@ def test_the_same_requests_succeed_for_callers_with_the_rights(
             and "/identities/" not in cell.path
         )
         is_page = cell.path.startswith("/ui/")
-        # A second route deletes the same object.
+        # Two routes delete such an object, so each of them gets a new one.
         is_twice = is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path
         given = spare(world, hers, cell) if is_twice and cell.deletes else hers
         if cell.deletes and "{folder_id}" in cell.path:
@@ -892,7 +910,10 @@ def test_defining_a_route_without_a_scope_fails() -> None:
 
 
 def test_defining_a_route_with_a_plain_function_without_a_context_fails() -> None:
-    """Its transaction needs the context, so the first request of such a route once failed."""
+    """A plain function runs in a transaction, which needs the context.
+
+    Such a route was accepted before, and failed at its first request.
+    """
     routes = Routes(prefix="/v1/new", scope="agents")
 
     def alone() -> None: ...

@@ -27,7 +27,7 @@ async def connections() -> AsyncIterator[Connections]:
 
 @pytest.fixture
 def waits() -> Waits:
-    """The waits of a model between retries; none takes any time."""
+    """The waits of a model between retries, which take no time."""
     return Waits()
 
 

@@ -20,7 +20,12 @@ from ricordo.errors import ModelError
 from ricordo.llm.adaptation import lessons_of
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import whole_reply
-from ricordo.llm.learned_dialect import GUESS_SECONDS, LESSON_SECONDS, LearnedDialects
+from ricordo.llm.learned_dialect import (
+    GUESS_SECONDS,
+    LESSON_SECONDS,
+    LearnedDialect,
+    LearnedDialects,
+)
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from tests.llm.talk import (
     CLOCK,
@@ -490,6 +495,18 @@ async def test_lessons_survive_restarts_and_expire_after_some_days(
     model.learned.learn_window(4_000)
     room.time += GUESS_SECONDS + 1
     assert not model.learned.dialect.lines()
+
+
+def test_servers_with_one_data_folder_keep_each_others_lessons(tmp_path: Path) -> None:
+    servers = [LearnedDialects(now=lambda: 0) for _ in range(2)]
+    for server in servers:
+        server.keep_in(tmp_path)
+    for number, server in enumerate(servers):
+        server.learn(("", "x", str(number)), LearnedDialect(most_output=number + 100))
+    later = LearnedDialects(now=lambda: 0)
+    later.keep_in(tmp_path)
+    assert [later.get(("", "x", name)).most_output for name in "01"] == [100, 101]
+    assert [path.name for path in tmp_path.iterdir()] == ["learned_models.json"]
 
 
 async def test_a_damaged_file_of_lessons_is_ignored(room: Room, tmp_path: Path) -> None:

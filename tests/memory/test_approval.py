@@ -15,6 +15,7 @@ import pytest
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
+from ricordo.domain.egress import Clearance
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata, Proposal
@@ -22,7 +23,7 @@ from ricordo.errors import Conflict, Forbidden, NotFound, Stale
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.commit import commit
-from ricordo.memory.edits import WorkingMemory
+from ricordo.memory.edits import EditGuard, GuardSources, WorkingMemory
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.text import unchanged_lines
 from ricordo.memory.user_memory import ProposalOptions, PutOptions
@@ -32,7 +33,7 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import blocks as blocks_table
 from ricordo.storage.schema.memory_tables import chains
 from ricordo.storage.schema.memory_tables import proposals as proposals_table
-from tests.memory.steps import ADA, TUTOR, owned_of, put
+from tests.memory.steps import ADA, SCOPE, TUTOR, owned_of, put
 from tests.seams import make
 from tests.seams.stores import overlapped
 
@@ -610,3 +611,39 @@ async def test_a_conflicting_approval_compares_a_bounded_part_of_the_versions(
     monkeypatch.setattr("ricordo.memory.text.unchanged_lines", counted)
     assert isinstance(await approve(store, proposal), Conflicted)
     assert sum(compared) < 6000, compared
+
+
+@pytest.mark.parametrize("policy", ["direct", "propose"])
+@pytest.mark.parametrize("repeats", [False, True])
+async def test_a_proposed_block_gets_the_egress_policy_of_its_step(
+    store: SqliteStore, policy: str, repeats: bool
+) -> None:
+    """The block repeats text that only local models may see."""
+    secret = "Ada has asthma since 2019."
+    await put(store, "diary", secret)
+    owned = await owned_of(store)
+    state = await make.stored_agent(store, make.agent(settings={"user_block_policy": policy}))
+    conversation = replace(state.conversation, user_id=owned.user.id)
+    state = replace(state, conversation=conversation)
+
+    async def create(label: str | None) -> None:
+        clearance = Clearance()
+        clearance.show("block:diary", label, secret)
+        memory = WorkingMemory(state, EditGuard(GuardSources, clearance))
+        memory.create("health", secret, None, "call-1")
+        context = make.edit_context(state, egress=clearance.label)
+        await store.write(lambda tx: commit(tx, state, memory, SCOPE, context))
+
+    # The same text from a step without a policy, before: the stricter label counts.
+    if repeats and policy == "propose":
+        await create(None)
+    await create("local")
+
+    def approved(tx: Transaction) -> Block | None:
+        for proposal in proposals.waiting(tx, owned.chain.id):
+            approval.approve(tx, SCOPE, proposal.id, Actor("user", owned.user.id, "Ada"))
+        return blocks.labelled(tx, owned.chain.id, "health")
+
+    block = await store.write(approved)
+    assert block
+    assert block.egress == "local"

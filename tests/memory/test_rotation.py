@@ -56,6 +56,13 @@ async def test_a_full_block_moves_text_to_a_passage_that_the_version_names(
     )
 
 
+async def test_the_passage_of_a_rotation_has_the_policy_of_its_block(store: SqliteStore) -> None:
+    _, committed = await write_notes(store, replace(notes_block(), egress="local"))
+    (archive,) = committed.archives
+    (passage,) = await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page()))
+    assert passage.egress == "local"
+
+
 async def test_a_block_that_is_not_full_or_has_no_rotation_stays_whole(store: SqliteStore) -> None:
     for block in (notes_block(), replace(notes_block(), metadata={})):
         text = LINES if not block.metadata else LINES[:390]

@@ -248,11 +248,20 @@ async def test_a_passage_of_an_archive_is_split_too(library: Library) -> None:
     assert hit.passage.text == long_text("tea")
 
 
-async def test_results_do_not_depend_on_what_is_flushed(library: Library) -> None:
-    """The same texts give the same hits from the write buffer, the index, and both."""
+@pytest.mark.parametrize("is_split", [False, True])
+async def test_results_do_not_depend_on_what_is_flushed(library: Library, is_split: bool) -> None:
+    """The same texts give the same hits from the write buffer or both, and from the index."""
     texts = [long_text(topic, size) for topic, size in (("tea", 3), ("violin", 5), ("tea", 1))]
     queries = ("teasubject0", "weather wind", "violinsubject4 rain", "teasubject2 region")
-    made = await stored(library, *texts)
+    await make.stored_agent(library.store, AGENT)
+    new = [
+        make.message(AGENT, text, id=f"message-{n}", created_at=START + 2 * n * PAUSE)
+        for n, text in enumerate(texts)
+    ]
+    made = await make.stored_messages(library.store, *new[:-1])
+    if is_split:
+        await library.flush(AGENT.id)
+    made += await make.stored_messages(library.store, *new[-1:])
     seen = []
     for _ in range(2):
         seen.append(

@@ -116,7 +116,7 @@ def continued(request: pytest.FixtureRequest, name: str, usual: int) -> tuple[in
 
 
 def read_results(path: Path) -> Results:
-    """Return the results of a file; none if there is no file."""
+    """Return the results of a file; empty if there is no file."""
     if not path.exists():
         return {}
     results: Results = json.loads(path.read_text(encoding="utf-8"))

@@ -256,7 +256,7 @@ class _Between(pytest.Item):
 
 
 def _take(scopes: Sequence[list[pytest.Item]], queue: int) -> list[pytest.Item]:
-    """Return the tests of the next scope that no worker has taken; none at the end."""
+    """Return the tests of the next scope that no worker has taken; empty at the end."""
     number = os.read(queue, _NUMBER.size)
     return scopes[_NUMBER.unpack(number)[0]] if number else []
 

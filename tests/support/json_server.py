@@ -39,7 +39,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Fault:
-    """A response instead of the correct one."""
+    """An HTTP response: the service's own, or an injected fault."""
 
     status: int
     body: bytes

@@ -1,7 +1,7 @@
 """Rows for documents that one-off agents read, and for the blocks of these documents.
 
 Each file that an agent with sleeptime agents can read gets one row, which contains the progress of
-the reading.
+the reading. Files in a user's folder get none.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import numbers, reference, root, seq, strings, table, timestamps
 
-# In the state "read", the one-off agent may still exist. Its id is never used for another agent.
+# In the state "read", the whole file is read, but the one-off agent may still exist. In the state
+# "done", it is deleted. Its id is never used for another agent.
 ReadingStatus = Literal["waiting", "read", "done", "failed"]
 _MOST = 500  # new files found in one pass
 
@@ -141,7 +142,7 @@ def add(tx: Transaction, new: Sequence[Reading]) -> None:
 
     Args:
         tx: The transaction.
-        new: The readings; none changes nothing.
+        new: The readings; may be empty.
     """
     tx.run(_ADD, [_READINGS.values(reading) for reading in new])
 
@@ -157,7 +158,7 @@ def lock(tx: Transaction, reading_id: str) -> Reading | None:
 
 
 def waiting(tx: Transaction) -> list[Reading]:
-    """Return the readings that are not done, oldest first.
+    """Return the open readings, in the state `waiting` or `read`, oldest first.
 
     Args:
         tx: The transaction, or a read.

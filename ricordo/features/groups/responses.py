@@ -1,4 +1,4 @@
-"""Groups as JSON, with the counts of the caller's talk."""
+"""Groups as JSON, with the caller's turn count and last read message."""
 
 from collections.abc import Sequence
 

@@ -396,7 +396,7 @@ def _wake(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]
 
 
 def change_settings(tx: Transaction, scope: Scope, agent_id: str, **changes: Any) -> None:
-    """Change settings of an agent; a missing agent changes nothing.
+    """Change settings of an agent, if it exists.
 
     Args:
         tx: The transaction.

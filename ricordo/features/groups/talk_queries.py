@@ -21,7 +21,7 @@ def add_talks(tx: Transaction, group_id: str, conversation_id: str) -> None:
     Args:
         tx: The transaction.
         group_id: The group.
-        conversation_id: A conversation of the group's leader; a known one changes nothing.
+        conversation_id: A conversation of the group's leader. It may be recorded already.
     """
     tx.run(_ADD, {"group_id": group_id, "conversation_id": conversation_id})
 

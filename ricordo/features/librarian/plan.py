@@ -116,7 +116,7 @@ class Statement:
 
 
 def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
-    """Return the calls to make now; none if it is time to answer.
+    """Return the calls to make now; an empty list means that it is time to answer.
 
     Args:
         view: The notes, the tools, and the calls that were made in this turn.

@@ -9,7 +9,7 @@ from functools import partial
 from ricordo.api.call import RequestContext
 from ricordo.domain.agent import AgentState
 from ricordo.domain.egress import IN_PROCESS, Clearance, join
-from ricordo.features.openai.shown_answers import answer_key
+from ricordo.features.openai.shown_answers import answer_key, answers_of
 from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state
 from ricordo.storage import messages
@@ -41,6 +41,7 @@ def labels_of_messages(
 ) -> Mapping[str, str]:
     """Return the labels of the agent's recent messages with the user, by `answer_key`.
 
+    A client shows the texts of a run as one answer, so the whole answer of a run has a key too.
     Answers with the same words get the policies of all of them.
 
     Args:
@@ -48,9 +49,17 @@ def labels_of_messages(
         context: The call, for the user that the messages are about.
         agent_id: The agent.
     """
+    labelled = messages.labelled(tx, agent_id, context.scope.subject, MOST)
+    labels_of_runs: dict[str, str] = {}
+    texts = [(message.text, message.egress) for message in labelled]
+    for message in labelled:
+        if message.run_id and (label := join(labels_of_runs.get(message.run_id), message.egress)):
+            labels_of_runs[message.run_id] = label
+    answers = answers_of(tx, list(labels_of_runs))
+    texts += [(answers[run_id], label) for run_id, label in labels_of_runs.items()]
     labels: dict[str, str] = {}
-    for message in messages.labelled(tx, agent_id, context.scope.subject, MOST):
-        key = answer_key(message.text)
-        if label := join(labels.get(key), message.egress):
+    for text, text_label in texts:
+        key = answer_key(text)
+        if key and (label := join(labels.get(key), text_label)):
             labels[key] = label
     return labels

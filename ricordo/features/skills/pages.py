@@ -1,6 +1,6 @@
 """The pages of skills: the list of an owner's skills, and a skill with its proposals and versions.
 
-A form contains the whole text of a skill's block. It is `SKILL.md`, and then each other file below
+A form contains the whole text of a skill's block: `SKILL.md`, and then the other files, each below
 a line with its path.
 """
 

@@ -246,6 +246,12 @@ def add_egress_labels(connection: Connection) -> None:
             connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN egress TEXT")
 
 
+def label_proposals(connection: Connection) -> None:
+    """Add the label of the egress policy that a proposed block gets."""
+    if "egress" not in {column["name"] for column in inspect(connection).get_columns("proposals")}:
+        add_columns(connection, proposals, "egress")
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Keep only tags of shared passages in an archive's row.
 
@@ -304,6 +310,7 @@ MIGRATIONS: Sequence[Migration] = (
     count_message_changes,
     free_tasks_of_their_agents,
     add_egress_labels,
+    label_proposals,
 )
 
 

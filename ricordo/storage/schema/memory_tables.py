@@ -191,6 +191,7 @@ proposals = table(
     *strings("superseded_by", erasure="keep"),
     # The proposal was rejected with a reason that the agent has not been told.
     flag("is_untold"),
+    *strings("egress", erasure="keep"),
     sa.Index("proposals_by_chain", "chain_id", "status", "label"),
     # Most proposals are decided. Lists and counts of waiting ones read only this index.
     partial_index(

@@ -45,7 +45,7 @@ TEXT = {"type": "text", "text": "Look at this."}
 
 
 def bomb() -> bytes:
-    """A PNG of a few megabytes that unpacks to 3.6 GB."""
+    """A small PNG whose header promises 3.6 GB of pixels."""
     size = 60_000
     rows = zlib.compressobj(9)
     row = bytes(1 + size)

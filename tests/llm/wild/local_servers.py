@@ -239,8 +239,8 @@ VLLM = of(
         WEATHER_IN_ROME,
     ),
 )
-# llama.cpp: tools/server/tests/unit/test_tool_call.py and README (timings); errors as lines of
-# their own in older builds
+# llama.cpp: tools/server/tests/unit/test_tool_call.py and README (timings); in older builds each
+# error is a separate line
 _TIMINGS = {"prompt_n": 10, "prompt_ms": 12.5, "predicted_n": 3, "predicted_ms": 40.1}
 LLAMACPP = of(
     "llamacpp",

@@ -142,7 +142,7 @@ def add_callback(tx: Transaction, job: Job) -> None:
 
     Args:
         tx: The transaction that ends the batch.
-        job: The batch; one without a callback address changes nothing.
+        job: The batch. Without a callback address no job is added.
     """
     if job.payload["callback"].get("url"):
         # The id is a hash of the batch's id, so the job is added only once.

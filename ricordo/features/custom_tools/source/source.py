@@ -62,7 +62,8 @@ _Value = str | int | float | bool
 class _Classes:
     """The classes of a source, and how much a schema may still take from them.
 
-    A class is read again at each use. If classes hold each other, its uses grow exponentially.
+    A class is read again at each use. If classes contain fields of other classes, the number of
+    uses can grow exponentially.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -85,7 +86,7 @@ class _Classes:
         return node
 
     def members(self, name: str) -> dict[str, _Value]:
-        """Return the values of an enumeration by their names; none for an unknown class."""
+        """Return the values of an enumeration by their names; {} for an unknown class."""
         if name not in self._nodes:
             return {}
         if name not in self._members:

@@ -119,6 +119,7 @@ class FileProposal(_FileChange):
     new_label: _Label | None = None
     description: str | None = None
     confidence: float | None = Field(None, ge=0, le=1)
+    egress: EgressLabel = None
 
 
 class FileMemory(RequestPart):

@@ -109,7 +109,7 @@ CONVERSATION_FIELDS = (
 )
 ARCHIVE_FIELDS = ("name", "description", "metadata")
 PASSAGE_FIELDS = ("text", "tags", "metadata", "is_untrusted", "created_at", EGRESS)
-# The agent's setting for unknown fields of the file that it was imported from, by path.
+# Name of the agent setting that keeps the import file's unknown fields, by path.
 UNREAD = "unread"
 FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
 
@@ -264,7 +264,7 @@ def outline(
 
     Args:
         context: The caller's context.
-        ids: The ids of the file, which get those of the agent, its tools and its blocks added.
+        ids: The ids of the file. The ids of the agent, its tools and its blocks are added to them.
         state: The agent with all its attachments.
         blocks: The blocks in the agent's prompt.
         detached: Further blocks of the file, which are not linked to the agent.

@@ -165,6 +165,7 @@ def _proposal(proposal: Proposal) -> Json:
         new_label=proposal.new_label,
         description=proposal.description,
         confidence=proposal.confidence,
+        egress=proposal.egress,
         is_untrusted=proposal.is_untrusted or None,
     )
     return {
@@ -401,7 +402,9 @@ class ImportedMemory:
             self.chain.id, proposal.label, proposal.value, base, description=proposal.description
         )
         new_label = proposal.new_label and require_label(proposal.new_label)
-        draft = replace(draft, new_label=new_label, confidence=proposal.confidence)
+        draft = replace(
+            draft, new_label=new_label, confidence=proposal.confidence, egress=proposal.egress
+        )
         _, author = _read_author(proposal.author)
         metadata = ChangeMetadata(
             author, proposal.reason, is_untrusted=proposal.is_untrusted, made_at=proposal.created_at

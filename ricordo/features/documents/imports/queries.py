@@ -284,7 +284,7 @@ def insert_parts(tx: Transaction, job: Job, upload: bytes) -> None:
 
 
 def read_upload(tx: Transaction, job_id: str) -> bytes:
-    """Return the bytes of a job's upload; none if it has none.
+    """Return the bytes of a job's upload, which are empty if it has no upload.
 
     Args:
         tx: The transaction, or a read.

@@ -232,7 +232,7 @@ class ProposalRecord(_Record):
     """A proposal with its texts and its outcome."""
 
     # A proposal with an unknown status must not become one that can be approved.
-    later_words = {"status": "expired"}
+    later_words = {"status": "expired", "egress": NOBODY_AT_ALL}
 
     id: _Name
     label: _Name
@@ -258,10 +258,11 @@ class ProposalRecord(_Record):
     note: str | None = None
     version: _GitId | None = None
     superseded_by: _Name | None = None
+    egress: Annotated[str, Field(max_length=4000, pattern=LABEL)] | None = None
 
     @staticmethod
     def of(proposal: Proposal) -> Json:
-        """Return the record of a proposal: the fields of the API, and two more.
+        """Return the record of a proposal: the fields of the API, and three more.
 
         Args:
             proposal: The stored proposal with its texts, of any status.
@@ -270,6 +271,7 @@ class ProposalRecord(_Record):
             **ProposalResponse.of(proposal),
             "author_name": proposal.author.name,
             "is_untold": proposal.is_untold,
+            "egress": proposal.egress,
         }
 
     def proposal(self, organization_id: str, chain_id: str) -> Proposal:
@@ -304,6 +306,7 @@ class ProposalRecord(_Record):
             result=bytes.fromhex(self.version) if self.version else None,
             superseded_by=self.superseded_by,
             is_untold=self.is_untold,
+            egress=self.egress,
         )
 
 

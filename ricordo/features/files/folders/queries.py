@@ -290,7 +290,7 @@ def hide_files(tx: Transaction, file_ids: Sequence[str]) -> None:
 
     Args:
         tx: The transaction.
-        file_ids: The files of any users; none changes nothing.
+        file_ids: The files, of any users; may be empty.
     """
     if file_ids:
         tx.run(_HIDE, {"file_ids": list(file_ids), "now": tx.clock.now()})
@@ -451,7 +451,7 @@ def insert_pieces(tx: Transaction, pieces: Iterable[FilePiece]) -> None:
 
     Args:
         tx: The transaction.
-        pieces: The pieces, from `pieces_of_text`; none changes nothing.
+        pieces: The pieces, from `pieces_of_text`; may be empty.
     """
     if rows := [*pieces]:
         _PIECES.insert(tx, *rows)
@@ -567,7 +567,7 @@ def insert_upload(tx: Transaction, file_id: str, parts: Sequence[bytes]) -> None
 
 
 def read_upload(tx: Transaction, file_id: str) -> bytes:
-    """Return the bytes of a file's upload; none after it was ingested.
+    """Return the bytes of a file's upload, which are empty after it was ingested.
 
     Args:
         tx: The transaction, or a read.
@@ -679,7 +679,7 @@ def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> bool:
     Args:
         tx: The transaction.
         agent_id: The agent. The files are closed for all its users.
-        folder_id: The folder; one that is not attached changes nothing.
+        folder_id: The folder. It need not be attached.
 
     Returns:
         False if it was not attached.

@@ -227,7 +227,7 @@ def remove_file(tx: Transaction, scope: Scope, folder_id: str, file_id: str) -> 
 
     Raises:
         NotFound: The caller does not see such a file in this folder.
-        Forbidden: The caller may not change files of its owner.
+        Forbidden: The caller may not change files of the file's owner.
     """
     file = queries.get_file(tx, scope, file_id, folder_id)
     require_may_write(scope, file.user_id)

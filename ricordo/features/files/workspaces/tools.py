@@ -188,7 +188,10 @@ async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]
         ),
     ):
         if paths:
-            report[name] = list(paths)[:_MOST_LISTED]
+            # A name that is not UTF-8 holds lone surrogates, which no result can hold.
+            report[name] = [
+                path.encode("utf-8", "replace").decode() for path in list(paths)[:_MOST_LISTED]
+            ]
     return report
 
 

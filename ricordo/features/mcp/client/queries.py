@@ -155,7 +155,7 @@ def add_served(tx: Transaction, served_tools: Sequence[ServedTool]) -> None:
 
     Args:
         tx: The transaction, which has stored the tools.
-        served_tools: The states; none changes nothing.
+        served_tools: The states; may be empty.
     """
     _SERVED.insert(tx, *served_tools)
 

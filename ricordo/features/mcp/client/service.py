@@ -241,22 +241,37 @@ def _state_now(served: ServedTool, tool: ListedTool | None, reason: str) -> Serv
 
 
 def save(
-    tx: Transaction, scope: Scope, server: McpServer, changes: Changes
+    tx: Transaction,
+    scope: Scope,
+    server_id: str,
+    listed: Iterable[ListedTool],
+    refused: Mapping[str, str],
+    *,
+    adds: bool,
 ) -> Mapping[str, list[str]]:
-    """Store the changes, and record that the server answered.
+    """Store the changes that `compare` finds, and record that the server answered.
 
     Args:
         tx: The transaction.
         scope: The caller, who becomes the creator of new tools.
-        server: The server as it is stored.
-        changes: The changes, from `compare` in this transaction or shortly before it.
+        server_id: The server.
+        listed: The tools that the server lists now.
+        refused: The reasons for tools that it lists but that cannot be used, by name.
+        adds: As for `compare`.
 
     Returns:
         The names of the tools that were added, updated and deleted, by these three words.
+
+    Raises:
+        NotFound: The server was deleted.
     """
+    # The lock comes before the comparison, so that no other request stores the same tools, or
+    # accepts one of them, at the same time.
     tools.lock(tx, scope)
+    server = queries.get(tx, scope, server_id)
+    changes = compare(tx, server, listed, refused, adds=adds)
     now = tx.clock.now()
-    named, refused = _named(tx, scope, server, changes.added)
+    named, without_name = _named(tx, scope, server, changes.added)
     new_tools = [_new_tool(scope, server, tool, name, now) for tool, name in named]
     tools.insert_all(tx, new_tools)
     served = [
@@ -269,8 +284,8 @@ def save(
     for state in changes.states:
         queries.keep(tx, state)
     tools.delete_all(tx, changes.removed)
-    refused = {**changes.refused, **refused}
-    queries.note(tx, replace(server, refused=refused, last_error=None, last_at=now))
+    all_refused = {**changes.refused, **without_name}
+    queries.note(tx, replace(server, refused=all_refused, last_error=None, last_at=now))
     return {
         "added": [tool.name for tool in new_tools],
         "updated": [state.remote_name for state in changes.states],

@@ -514,7 +514,7 @@ class McpSessions:
 
         Args:
             server_id: The server.
-            error: The error that calls get meanwhile.
+            error: The error that calls get during these seconds.
         """
         down = self._down.get(server_id)
         if down is None or down[1] is not error:

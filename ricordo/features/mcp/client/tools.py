@@ -158,9 +158,7 @@ class McpRunner:
         refused = dict(session.traffic.tools.refused)
 
         def work(tx: Transaction) -> Mapping[str, list[str]]:
-            stored = queries.get(tx, scope, server.id)
-            changes = service.compare(tx, stored, listed, refused, adds=True)
-            return service.save(tx, scope, stored, changes)
+            return service.save(tx, scope, server.id, listed, refused, adds=True)
 
         return await store.write(work)
 
@@ -235,7 +233,9 @@ class McpRunner:
                     lambda tx: service.compare(tx, server, listed, refused, adds=False)
                 )
                 if changes.states or server.last_error is not None or server.last_at is None:
-                    await store.write(lambda tx: service.save(tx, scope, server, changes))
+                    await store.write(
+                        lambda tx: service.save(tx, scope, server.id, listed, refused, adds=False)
+                    )
                 session.is_compared = True
         return session
 

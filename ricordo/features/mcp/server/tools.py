@@ -20,6 +20,7 @@ from ricordo.tools.toolbox import arguments_model, describe
 Json = dict[str, Any]
 _CUT = 4_000  # characters of one message or passage that a search shows
 _MOST_AGENTS = 50
+_VERSION_DIGITS = 12  # of a version's id
 Label = Annotated[str, Field(min_length=1, max_length=200)]
 Text = Annotated[str, Field(min_length=1, max_length=50_000)]
 _AgentName = Annotated[str, Field(max_length=300)]
@@ -164,7 +165,12 @@ def _shown(block: Json) -> str:
         about = f"{block['description']}\n"
     else:
         about = ""
-    return f"# {block['label']} (policy {block['policy']}{waiting})\n{about}{block['body']}"
+    if block["version"]:
+        version = f", version {block['version'][:_VERSION_DIGITS]}"
+    else:
+        version = ""
+    header = f"# {block['label']} (policy {block['policy']}{version}{waiting})"
+    return f"{header}\n{about}{block['body']}"
 
 
 async def search_memory(
@@ -226,19 +232,29 @@ async def remember(
 
 
 async def write_memory(
-    memory: Memory, label: Label, text: Text, reason: Annotated[str, Field(max_length=500)]
+    memory: Memory,
+    label: Label,
+    text: Text,
+    reason: Annotated[str, Field(max_length=500)],
+    version: Annotated[str, Field(max_length=40)] = "",
 ) -> str:
     """Write the whole text of a block of the person's memory.
 
-    If its owner wants to approve changes, this proposes it.
+    If its owner wants to approve changes, this proposes it. Send the version that you read: then
+    changes that others made since are kept, and a write that contradicts them is refused.
 
     Args:
         label: The block's label, such as `human` or `projects/thesis`. A new label makes a new
             block.
         text: The whole new text.
         reason: Why, in a sentence. The owner reads it.
+        version: The version that read_memory showed for this block. Left out: the text replaces
+            whatever is there now.
     """
-    answer = await memory.send("PUT", memory.block(label), {"body": text, "message": reason})
+    body: Json = {"body": text, "message": reason}
+    if version:
+        body["version"] = version
+    answer = await memory.send("PUT", memory.block(label), body)
     if "diff" in answer or answer.get("proposal_id"):
         return "It was proposed to the owner, who decides. Nothing has changed yet."
     return f"{label} was written, as version {answer['version']}."

@@ -52,7 +52,7 @@ async def forget(
         The state or the receipt, also when called again.
 
     Raises:
-        NotFound: if there is no such user, and none was forgotten.
+        NotFound: if no user has this name, and no forgotten user had it.
         Conflict: for the local user.
     """
     user = await runtime.store.read(lambda tx: users.find(tx, scope, name))

@@ -1,8 +1,8 @@
 """Sources: kinds of rows that may mention a fact about a user, to search and to clean.
 
 Every table whose rows can belong to a user is already a source, according to its columns' erasure
-rules. A feature adds an entry (`Feature.forget_sources`) only if its table needs another name or
-another kind of removal.
+rules. A feature adds an entry (`Feature.forget_sources`) only if its rows should be shown under
+another name, or removed in another way.
 """
 
 from collections import defaultdict
@@ -355,7 +355,7 @@ class PassageSource:
 
 
 def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[Any]:
-    """Return all sources: those of features, then one for each other table with texts of users.
+    """Return all sources: those of features, then one for each remaining table with users' texts.
 
     Args:
         named: The sources of features.

@@ -131,7 +131,7 @@ def delivery_of(
         settings: The mail server and the defaults.
         personal: The user's stored preferences, or None.
         organization: The organization's stored preferences, or None.
-        user: The user, for the e-mail address; None gives no address.
+        user: The user. Without one, the delivery has no e-mail address.
     """
     rows = [row for row in (personal, organization) if row]
     choices: list[When | None] = [getattr(row, channel) for row in rows]

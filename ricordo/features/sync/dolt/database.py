@@ -194,7 +194,7 @@ class Database:
         """Return the commits of `until` without those of `after`, newest first.
 
         Args:
-            after: A commit's hash or a branch; None leaves nothing out.
+            after: A commit's hash or a branch; None to return all commits of `until`.
             until: A commit's hash or a branch.
 
         Raises:

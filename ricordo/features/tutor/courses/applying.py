@@ -494,7 +494,7 @@ def tools_of(agent: CourseAgent) -> tuple[str, ...]:
 
 
 def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
-    """Return the blocks of the course as last applied; none if it was never applied.
+    """Return the blocks of the course as last applied; empty if it was never applied.
 
     Args:
         stored: The course's record.

@@ -2,6 +2,7 @@
 
 A guardian sees the skills of a course if the student allows it, or if the course does. The student
 may allow only the levels, or also the quotes that support them. A course can allow only the levels.
+A course for which the student switched learning off is never shown.
 """
 
 from collections.abc import Sequence
@@ -100,7 +101,7 @@ def allow(tx: Transaction, student: User, guardian_name: str, sees: Sight) -> Gu
 
 
 def students_of(tx: Transaction, scope: Scope) -> list[Guardianship]:
-    """Return the caller's students who are not disabled; none for a caller without a user."""
+    """Return the caller's students who are not disabled; [] for a caller without a user."""
     if scope.subject is None:
         return []
     found = queries.of_guardian(tx, scope.subject)

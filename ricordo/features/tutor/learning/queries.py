@@ -242,7 +242,7 @@ def remove(tx: Transaction, facts: Sequence[UserFact]) -> None:
 
     Args:
         tx: The transaction.
-        facts: The facts; none changes nothing.
+        facts: The facts; may be empty.
     """
     ids = [fact.id for fact in facts]
     if ids:

@@ -2,7 +2,7 @@
 
 The manager has no state except its strategy. It reads the block again for each change, because
 agents edit the block too. Values that leave the block are archived first, so an interrupted process
-loses nothing. Changes by one manager wait for each other. If the server reports versions and
+loses nothing. A manager makes only one change at a time. If the server reports versions and
 another writer changed the block meanwhile, the change is repeated on the new text.
 """
 

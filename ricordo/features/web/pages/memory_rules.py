@@ -46,7 +46,7 @@ async def add_rule(api: Api, user_id: str, rule: str) -> None:
 
 
 async def remove_rule(api: Api, user_id: str, rule: str) -> None:
-    """Remove a rule from the user's rules; a missing one changes nothing.
+    """Remove a rule from the user's rules, if it is there.
 
     Args:
         api: The API, called as the request's caller.

@@ -149,7 +149,7 @@ def source_of_run(tx: Transaction, scope: Scope, run_id: str | None) -> SourceMe
     Args:
         tx: The transaction.
         scope: The caller.
-        run_id: The run; None has no message.
+        run_id: The run. For None, the result is None.
     """
     path = messages_of_runs(tx, scope, [run_id]).get(run_id or "")
     if path is None:

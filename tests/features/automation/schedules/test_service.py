@@ -66,6 +66,7 @@ async def test_each_due_time_plans_one_next_time_and_missed_times_are_merged(
     clock.advance(3 * HOUR)
     await store.write(service.take_up)
     row = await store.read(lambda tx: queries.get(tx, Scope(), agent.id, made.id))
+    # take_up must not move a time whose job still exists.
     assert row.next_at == second + HOUR * SECOND, "the job of the next time must exist"
     await store.write(
         lambda tx: [jobs.remove(tx, Scope(), job.id) for job in jobs.page(tx, Scope(), Page())]
@@ -117,11 +118,12 @@ async def test_no_due_time_is_skipped_after_the_clock_jumps_ahead_and_back(
         await store.write(follow)
         wrong = await store.read(next_times)
         clock.advance(-days * 24 * HOUR)
-        # If the job runs first, it sends nothing, and plans the next time again.
+        # Three of the five rounds run the job before `take_up`. The wrong time is more than a day
+        # ahead, so the job sends nothing, and only plans the next time again.
         if days % 4:
             await store.write(follow)
         await store.write(service.take_up)
-        # Times that are more than a day from the wrong time are unchanged.
+        # take_up moves no time later, and restores all of them.
         assert all(a <= b for a, b in zip(await store.read(next_times), wrong, strict=True))  # type: ignore[operator]
         assert await store.read(next_times) == right
         due = {

@@ -1,5 +1,6 @@
 """Secrets of agents: their tools get the values, and nobody else reads them."""
 
+import itertools
 import json
 import logging
 import random
@@ -173,6 +174,36 @@ def test_the_stream_of_a_tools_output_has_no_part_of_a_secret(api: Api) -> None:
     for part in ("MIIE", "VLPH", "BEGIN KEY", "correct", "battery"):
         assert part not in told
     api.client.tools.delete(tool.id)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_secret_is_masked_if_its_blanks_and_line_breaks_were_changed(seed: int) -> None:
+    """Random blanks instead of the secret's, in a text and in JSON, whole and in pieces."""
+    rng = random.Random(seed)  # noqa: S311 - a seeded test
+    mask = SecretMask({"PEM": PEM, "SPACED": SPACED})
+    for secret in (PEM, SPACED):
+        first, *words = secret.split()
+        gaps = ["", " ", "\n", "  \t", "\r\n"]
+        changed = first + "".join(rng.choice(gaps) + word for word in words)
+        signs = "".join(secret.split())
+        for text in (f"begin {changed} end", json.dumps({"begin": changed, "end": 1})):
+            whole = mask.mask(text)
+            assert "[secret " in whole
+            assert not any(part in "".join(whole.split()) for part in (signs[:6], signs[-6:]))
+            assert whole.startswith(text[:6])
+            assert whole.endswith(text[-4:])
+            pieces = mask.pieces()
+            cuts = sorted(rng.randrange(len(text)) for _ in range(5))
+            parts = [text[i:j].encode() for i, j in itertools.pairwise([0, *cuts, len(text)])]
+            assert "".join(map(pieces.add, parts)) + pieces.rest() == whole
+
+
+def test_joined_and_wrapped_words_of_a_secret_are_masked() -> None:
+    mask = SecretMask({"SPACED": "correct horse battery", "KEY": "abcdef123456"})
+    for shown in ("correct  horse battery", "correct horse\nbattery", "correcthorsebattery"):
+        assert mask.mask(f"It is {shown}.") == "It is [secret SPACED]."
+    for other in ("correct horses battery", "correct horse bat", "abcdef 123456"):
+        assert mask.mask(other) == other
 
 
 @pytest.mark.parametrize("seed", range(40))

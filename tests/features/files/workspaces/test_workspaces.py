@@ -224,6 +224,9 @@ def test_a_command_changes_workspace_files_and_sees_no_other_files(
     assert get(http, "emil", "out/big.md") == "ONE TWO THREE\n"
     assert paths(http, "emil") == ["draft.md", "out/big.md"]
     assert run("exit 3") == {"status": "error", "exit_code": 3}
+    # Names that are not UTF-8 are left out, and the other changes are kept.
+    told = run("printf x > \"$(printf 'a\\377')\"; ln -s x \"$(printf 'b\\377')\"; echo y > y.md")
+    assert told == {"status": "success", "written": ["y.md"], "left_out": ["a?", "b?"]}
     # The command reaches nothing of the server, of other users or of an earlier call, and no
     # network.
     data = str(server.settings.data_dir)

@@ -117,7 +117,7 @@ def _about(words: list[str]) -> Iterator[str]:
 
 
 async def test_facts_from_long_chats_end_only_facts_of_the_same_slot(book: FactBook) -> None:
-    """Facts of five people are stored for one user: only values of one slot may end each other."""
+    """Facts of five people are stored for one user: a fact may end only facts of its own slot."""
     drafts = facts_of_the_data_set()
     assert len(drafts) > 200
     sentences = list(dict.fromkeys(draft.sentence for draft in drafts))

@@ -6,18 +6,23 @@ Messages arrive there in order and once, and it answers questions only about its
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from ricordo.agents.conversations import fork_conversation
+from ricordo.domain.agent import VERSION_OF
+from ricordo.domain.scope import Scope
 from ricordo.features.knowledge.honcho import jobs, queries
 from ricordo.features.knowledge.honcho.forgetting import forget_thing, next_name
 from ricordo.features.knowledge.honcho.options import HonchoSettings
 from ricordo.features.memory_care.forgetting.needle import Needle
 from ricordo.llm.scripted import call
 from ricordo.settings import load_settings
+from ricordo.storage import conversations, users
 from ricordo.storage.engine.store import Transaction
 from tests.seams.http import ok, refused
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
@@ -153,6 +158,37 @@ def test_the_first_conversation_of_each_user_with_an_agent_reaches_honcho(
     until(lambda: len(honcho.sessions) == 2)
     said = [[("user", f"I am {user}."), ("agent", "ok")] for user in ("ada", "bob")]
     until(lambda: sorted(map(honcho.said, honcho.sessions)) == sorted(said))
+
+
+def test_a_later_version_of_a_chat_reaches_honcho_and_a_tasks_copy_does_not(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    acting = {"x-ricordo-user": "ada"}
+    chat_id = ok(http.post(f"/v1/conversations/?agent_id={agent}", json={}, headers=acting))["id"]
+
+    def say(conversation_id: str, text: str) -> None:
+        body = {"messages": [{"role": "user", "content": text}], "streaming": False}
+        ok(http.post(f"/v1/conversations/{conversation_id}/messages", json=body, headers=acting))
+
+    say(chat_id, "The first wording.")
+    runtime = server.runtime
+    ada = server.run(runtime.store.read(lambda tx: users.require(tx, Scope(), "ada")))
+    for description in (f"{VERSION_OF}{chat_id}", None):
+        fork = server.run(
+            fork_conversation(runtime, Scope().acting_for(ada), chat_id, is_hidden=True)
+        )
+        server.run(
+            runtime.store.write(partial(conversations.change, id=fork.id, description=description))
+        )
+        say(fork.id, f"Said in the copy with {description}.")
+
+    def sent() -> list[str]:
+        return [text for name in honcho.sessions for _, text in honcho.said(name)]
+
+    until(lambda: f"Said in the copy with {VERSION_OF}{chat_id}." in sent())
+    say(chat_id, "The last wording.")
+    until(lambda: "The last wording." in sent())
+    assert "Said in the copy with None." not in sent()
 
 
 def test_conversations_that_cannot_be_sent_do_not_hide_others(

@@ -71,7 +71,9 @@ async def test_an_mcp_client_can_read_search_write_and_message_agents(
     server.says("Hello Ada, I am Nina.")
     async with connected(server, server.key("ada")) as client:
         first, about, body = (await call_tool(client, "read_memory")).split("\n")[:3]
-        assert (first, body) == ("# human (policy direct)", "Her name is Ada.")
+        version = ok(http.get("/users/ada/blocks/human"))["version"][:12]
+        assert first == f"# human (policy direct, version {version})"
+        assert body == "Her name is Ada."
         assert about.startswith("The human block:")
         assert await call_tool(client, "list_agents") == f"Nina ({agent}): no description"
         assert (
@@ -90,6 +92,25 @@ async def test_an_mcp_client_can_read_search_write_and_message_agents(
         assert found.startswith(nothing)
     (last, *_) = ok(http.get("/users/ada/blocks/human/history"))
     assert (last["author"], last["message"]) == ("an MCP client for ada", "She said so.")
+
+
+async def test_a_write_with_the_version_that_was_read_keeps_later_changes(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    block(http, "ivy", "human", "She likes tea.\n\nShe lives in Graz.", "direct")
+    async with connected(server, server.key("ivy")) as client:
+        shown = await call_tool(client, "read_memory", label="human")
+        version = shown.split("version ")[1].split(")")[0]
+        block(http, "ivy", "human", "She likes tea.\n\nShe lives in Linz.", "direct")
+        change = {"label": "human", "reason": "So.", "version": version}
+        coffee = "She likes coffee.\n\nShe lives in Graz."
+        assert "was written" in await call_tool(client, "write_memory", text=coffee, **change)
+        merged = "She likes coffee.\n\nShe lives in Linz."
+        assert ok(http.get("/users/ivy/blocks/human"))["body"] == merged
+        vienna = "She likes tea.\n\nShe lives in Wien."
+        refused = await call_tool(client, "write_memory", text=vienna, **change)
+        assert refused.startswith("ERROR: "), refused
+    assert ok(http.get("/users/ivy/blocks/human"))["body"] == merged
 
 
 async def test_changes_over_mcp_are_proposed_even_if_the_key_may_approve(

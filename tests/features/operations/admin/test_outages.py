@@ -1,4 +1,4 @@
-"""A server whose PostgreSQL goes away: its responses meanwhile, and its recovery."""
+"""A server whose PostgreSQL goes away: its responses during the outage, and its recovery."""
 
 import io
 import logging

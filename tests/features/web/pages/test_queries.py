@@ -45,7 +45,7 @@ def plan_of(tx: Transaction, statement: str) -> str:
 
 @pytest.mark.parametrize("name", ["_DEFAULTS", "_DEFAULTS_FOR_ONE"])
 async def test_a_default_conversation_is_found_by_an_index(name: str, tmp_path: Path) -> None:
-    """The default conversation was once found by reading all agents.
+    """Before, all agents were read to find the default conversation.
 
     That took 25 ms with ten thousand agents, in every request that names only an agent.
     """
