@@ -10,7 +10,7 @@ from ricordo.agents.turn_context import (
     NOTICE,
     RepeatedReads,
 )
-from ricordo.domain.message import TextPart, ToolCallPart
+from ricordo.domain.message import TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import ModelError
