@@ -42,6 +42,7 @@ from ricordo.llm.openai_dialect import dialect_of
 from ricordo.prompt.texts import BUILT_IN, text
 from ricordo.prompt.transcript import local_time, login_event
 from ricordo.tools.builtin.recall import SENT
+from ricordo.tools.rule_kinds import names_in
 from ricordo.tools.toolbox import Toolbox, unstored_tool
 
 SPEECH = "send_message"
@@ -387,17 +388,20 @@ def _replaced_tools(
     """Return the profile's tools and the agent's further tools; None to keep its tools.
 
     An agent keeps its tools if a person seems to have chosen them: a tool of its type is missing,
-    or a rule, an approval or the prompt names a tool.
+    the prompt names such a tool, or a rule or an approval names a tool that would be replaced.
     """
     type_tools = set(TRAITS[state.agent.agent_type].base_tools)
     by_name = {tool.name: tool for tool in state.tools}
-    if not type_tools <= by_name.keys() or any(by_name[name].needs_approval for name in type_tools):
-        return None
-    if any(rule.tool_name in type_tools for rule in state.agent.tool_rules):
+    if not type_tools <= by_name.keys():
         return None
     if any(name in state.agent.system for name in type_tools):
         return None
-    replaced = {*type_tools, SPEECH, *(tool.name for tool in toolbox if tool.is_base)}
+    base_names = (tool.name for tool in toolbox if tool.is_base)
+    replaced = by_name.keys() & {*type_tools, SPEECH, *base_names}
+    if any(by_name[name].needs_approval for name in replaced):
+        return None
+    if any(not replaced.isdisjoint(names_in(rule)) for rule in state.agent.tool_rules):
+        return None
     further_tools = [tool for tool in state.tools if tool.name not in replaced]
     used_names = {tool.name for tool in further_tools}
     if used_names & {REMEMBER, CORRECT}:

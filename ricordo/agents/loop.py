@@ -409,6 +409,8 @@ async def run_tools(
     results = await toolbox.run(
         [call for call in parsed.calls if call.call_id not in notices], attached, context
     )
+    if turn.reads.counts:
+        turn.reads.allow_again(parsed.calls, results)
     step.tools_ns = time.monotonic_ns() - began
     results_by_call = {result.call_id: result for result in (*results, *parsed.refused)} | notices
     # Calls of a waiting reply may be missing here: they were denied, or the client ran them.

@@ -6,7 +6,7 @@ its turn, and continues after tool calls. A heartbeat agent acts only by tools a
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from ricordo.tools.presentation import (
     schema_for,
     without_nulls,
 )
+from ricordo.tools.rule_kinds import names_in
 from ricordo.tools.rules import (
     Allowed,
     CallRules,
@@ -320,7 +321,7 @@ def _useless_searches(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> fro
         useful_stores.add("messages")
     if any(archive.passage_count for archive in turn.state.archives):
         useful_stores.add("archive")
-    named = {name for rule in turn.state.agent.tool_rules for name in _names_in(rule)}
+    named = {name for rule in turn.state.agent.tool_rules for name in names_in(rule)}
     searches = {name: kind.searches for name, kind in kinds.items() if name not in named}
     return frozenset(
         name
@@ -339,24 +340,13 @@ def _tools_to_find(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> frozen
         return frozenset()  # a tool of the agent that has the same name
     messages = turn.window.messages
     known = {*found_tools(messages)}
-    known.update(name for rule in turn.state.agent.tool_rules for name in _names_in(rule))
+    known.update(name for rule in turn.state.agent.tool_rules for name in names_in(rule))
     prompt = messages[0].text if messages else ""
     return frozenset(
         name
         for name, kind in kinds.items()
         if isinstance(kind, ForeignTraits) and name not in known and name not in prompt
     )
-
-
-def _names_in(rule: ToolRule) -> Iterator[str]:
-    """Yield the tool of a rule, and the tools that the rule lets follow it."""
-    yield rule.tool_name
-    if isinstance(children := rule.options.get("children"), list):
-        yield from map(str, children)
-    if isinstance(mapping := rule.options.get("child_output_mapping"), dict):
-        yield from map(str, mapping.values())
-    if default := rule.options.get("default_child"):
-        yield str(default)
 
 
 def _with_speech(parts: Sequence[Part], speech: str) -> list[Part]:

@@ -335,6 +335,7 @@ async def save_compaction(
 
     turn.run = await _finish(turn.runtime.store.write(save))
     turn.window.replace(window)
+    turn.reads.forget_results()
     return Compacted(turn.run.id, message, part.tokens_before, part.tokens_after)
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -241,10 +241,12 @@ class RepeatedReads:
 
     Small models often search for information that they just got, find nothing new, and search
     again. A repeated call gets a notice. If the model still repeats it, the turn continues without
-    tools (`is_over`). A call that changes something resets all counts.
+    tools (`is_over`). A call that changes something resets all counts. A failed call may be
+    repeated; after three equal failures the turn continues without tools too.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     is_over: bool = False
 
     def notices(
@@ -263,13 +265,38 @@ class RepeatedReads:
         for call in calls:
             if call.name not in read_only:
                 self.counts.clear()
+                self.failures.clear()
                 continue
-            key = (call.name, _canonical(call.arguments))
+            key = _key(call)
             self.counts[key] += 1
             if self.counts[key] > 1:
                 notices[call.call_id] = ToolReturnPart(call.call_id, call.name, "success", NOTICE)
             self.is_over |= self.counts[key] >= _LAST_READ
         return notices
+
+    def allow_again(self, calls: Iterable[ToolCallPart], results: Iterable[ToolReturnPart]) -> None:
+        """Let the failed reads of a step run again, since they have no result to use.
+
+        Args:
+            calls: The calls of the step, after `notices`.
+            results: The results of the calls that ran.
+        """
+        failed_ids = {result.call_id for result in results if result.status == "error"}
+        for call in calls:
+            if call.call_id not in failed_ids:
+                continue
+            key = _key(call)
+            if self.counts.pop(key, 0):
+                self.failures[key] += 1
+                self.is_over |= self.failures[key] >= _LAST_READ
+
+    def forget_results(self) -> None:
+        """Let all reads run again, since a compaction has removed results from the window."""
+        self.counts.clear()
+
+
+def _key(call: ToolCallPart) -> tuple[str, str]:
+    return (call.name, _canonical(call.arguments))
 
 
 def _canonical(arguments: str) -> str:
@@ -278,7 +305,10 @@ def _canonical(arguments: str) -> str:
     if not isinstance(parsed, dict):
         return arguments
     fields = {key: content for key, content in parsed.items() if content is not None}
-    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
+    try:
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError:  # nested too deeply
+        return arguments
 
 
 @dataclass(slots=True)

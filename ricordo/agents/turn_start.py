@@ -343,6 +343,9 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
         if request.delivery.planned_run and not cut_off
         else None
     )
+    if planned:
+        # The row of a new run waits for this lock by its foreign key. A planned run has its row.
+        conversations.lock(tx, planned.conversation_id)
     if planned and runs.begin_planned(tx, planned):
         run = planned
     else:

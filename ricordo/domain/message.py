@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import orjson
 
+from ricordo.domain.text import nests_deeply
+
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 EventKind = Literal["login", "heartbeat", "alert", "rejection", "task", "transcript"]
 Trigger = Literal["window", "provider", "request"]
@@ -132,14 +134,16 @@ class ToolReturnPart:
         """Return the content: the value of its JSON, or the text.
 
         A content that was changed after it was stored, so that it is no JSON any more, counts as
-        text. A result must not end every later turn of its conversation.
+        text, and so does deeply nested JSON. A result must not end every later turn of its
+        conversation.
         """
         if not self.is_json:
             return self.content
         try:
-            return orjson.loads(self.content)
+            value = orjson.loads(self.content)
         except orjson.JSONDecodeError:
             return self.content
+        return self.content if nests_deeply(self.content, value) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +285,7 @@ def _spoken_text(call: ToolCallPart) -> str:
         arguments = orjson.loads(call.arguments)
     except ValueError:
         return ""
-    if isinstance(arguments, dict):
+    if isinstance(arguments, dict) and not nests_deeply(call.arguments, arguments):
         return str(arguments.get(SPEECH_ARGUMENT, ""))
     return ""
 

@@ -13,10 +13,16 @@ applied.
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
+
+import orjson
 
 # A JSON object.
 Json = dict[str, Any]
+# The most levels of lists and objects in a request. An answer puts stored values into some more.
+MOST_LEVELS: Final = 100
+# The most levels that orjson writes.
+_LEVELS_OF_JSON: Final = 254
 _BYTE_ORDER_MARK = "\ufeff"
 # Soft hyphens, zero-width spaces, direction marks and overrides, and other characters that no font
 # shows.
@@ -55,6 +61,34 @@ VERBATIM_FIELDS = frozenset(
         " versions"
     ).split()
 )
+
+
+# Levels of lists and objects. No real result has that many. JSON libraries give up at 200 or more.
+_MOST_LEVELS = 50
+
+
+def nests_deeply(text: str, value: Any) -> bool:
+    """Return whether JSON has more than 50 levels of lists and objects.
+
+    Such a value is kept as text, since libraries cannot write it into another JSON document.
+
+    Args:
+        text: The JSON.
+        value: Its value.
+    """
+    if text.count("[") + text.count("{") <= _MOST_LEVELS:
+        return False
+    level = [value]
+    for _ in range(_MOST_LEVELS + 1):
+        level = [container for container in level if isinstance(container, dict | list)]
+        if not level:
+            return False
+        level = [
+            member
+            for container in level
+            for member in (container.values() if isinstance(container, dict) else container)
+        ]
+    return True
 
 
 def is_plain(text: str) -> bool:
@@ -190,21 +224,42 @@ def is_normal_name(name: str) -> bool:
     return normal_name(name) == name
 
 
-def storable_json(value: Any) -> Any:
-    """Return a JSON value with replacements for what no database can store.
-
-    NUL and halves of characters (lone surrogates) become U+FFFD, and integers beyond 64 bits become
-    floating-point numbers, or null if they are too large for such numbers.
+def encoded_json(value: Any) -> bytes:
+    """Return the value as JSON.
 
     Args:
         value: Any JSON value, which is not changed.
+
+    Raises:
+        TypeError: JSON cannot hold the value, or it is nested more than `MOST_LEVELS` deep.
+    """
+    spare = _LEVELS_OF_JSON - MOST_LEVELS
+    for _ in range(spare):
+        value = [value]
+    return orjson.dumps(value)[spare:-spare]
+
+
+def storable_json(value: Any, levels: int = MOST_LEVELS) -> Any:
+    """Return a JSON value with replacements for what no database can store.
+
+    NUL and halves of characters (lone surrogates) become U+FFFD, and integers beyond 64 bits become
+    floating-point numbers, or null if they are too large for such numbers. Lists and objects that
+    are nested too deeply become null.
+
+    Args:
+        value: Any JSON value, which is not changed.
+        levels: The most levels of lists and objects.
     """
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, Mapping | list | tuple) and levels == 0:
+        return None
     if isinstance(value, Mapping):
-        return {storable_json(key): storable_json(member) for key, member in value.items()}
+        return {
+            storable_json(key): storable_json(member, levels - 1) for key, member in value.items()
+        }
     if isinstance(value, list | tuple):
-        return type(value)([storable_json(member) for member in value])
+        return type(value)([storable_json(member, levels - 1) for member in value])
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         try:
             return float(value)

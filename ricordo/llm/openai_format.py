@@ -12,6 +12,7 @@ import orjson
 
 from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ModelRequest, ToolSchema
+from ricordo.domain.text import nests_deeply
 from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_dialect import Dialect, can_force, thinking_fields
 from ricordo.llm.pictures import UNREADABLE, readable_picture
@@ -263,10 +264,11 @@ def readable_arguments(text: str) -> str:
         text: The arguments of a stored call, as the model wrote them.
 
     Returns:
-        The same text if it is a JSON object; otherwise an object that quotes it.
+        The same text if it is a JSON object that is not deeply nested; otherwise an object that
+        quotes it.
     """
-    is_object = isinstance(read_json(text), dict)
-    if is_object:
+    arguments = read_json(text)
+    if isinstance(arguments, dict) and not nests_deeply(text, arguments):
         return text
     return orjson.dumps({"unreadable_arguments": text}).decode()
 

@@ -6,6 +6,7 @@ If a provider cannot read one picture, it refuses the whole transcript, in every
 import asyncio
 import base64
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +19,9 @@ UNREADABLE = "(a picture that cannot be read)"
 _INLINE = "data:"
 FETCH_SECONDS = 20.0
 MOST_BYTES = 20 * 1024 * 1024
-_CACHED_PICTURES = 32
+_CACHED_CHARACTERS = 64 * 1024 * 1024  # of all cached pictures in base64
+_FAILURE_SECONDS = 300.0  # before a picture that could not be fetched is tried again
+_KEPT_FAILURES = 1_000  # addresses
 # Pictures that are fetched at once; each may take 50 MiB until its size is known.
 _FETCHED_AT_ONCE = 8
 # The first bytes of each type of picture. Sources: PNG, W3C REC-png-3 section 5.2; JPEG, ITU-T T.81
@@ -87,13 +90,28 @@ def readable_picture(picture: ImagePart) -> ImagePart | None:
 class PictureCache:
     """Pictures fetched for providers that take them inside the request.
 
-    The newest are kept. A picture that cannot be fetched becomes a note.
+    The newest are kept. A picture that cannot be fetched becomes a note, and is tried again some
+    minutes later. Otherwise one dead address would delay every call of a conversation.
+
+    Args:
+        fetch: Fetches a picture.
+        seconds: The longest time for one picture.
+        now: The monotonic time in seconds.
     """
 
-    def __init__(self, fetch: Fetch, seconds: float = FETCH_SECONDS) -> None:
+    def __init__(
+        self,
+        fetch: Fetch,
+        seconds: float = FETCH_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._fetch = fetch
         self._seconds = seconds
+        self._now = now
         self._cached: dict[str, ImagePart] = {}
+        self._cached_characters = 0
+        # The times of failures by address, the oldest first.
+        self._failed_at: dict[str, float] = {}
         self._fetching = asyncio.Semaphore(_FETCHED_AT_ONCE)
 
     async def inline(self, messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -115,20 +133,45 @@ class PictureCache:
     async def _get(self, url: str) -> Part:
         if (cached := self._cached.get(url)) is not None:
             return cached
+        failed_at = self._failed_at.get(url)
+        if failed_at is not None and self._now() - failed_at < _FAILURE_SECONDS:
+            return TextPart(UNREADABLE)
+        is_tried = False
+        picture = None
         try:
             async with asyncio.timeout(self._seconds), self._fetching:
+                is_tried = True
                 content, media_type = await self._fetch(url)
+                if len(content) <= MOST_BYTES:
+                    encoded = base64.b64encode(content).decode()
+                    picture = readable_picture(ImagePart(media_type, data=encoded))
         # any failure concerns only one picture, and a note can replace that
         except Exception as error:
             _log.info("A picture cannot be fetched: %s", type(error).__name__)
-            return TextPart(UNREADABLE)
-        picture = readable_picture(ImagePart(media_type, data=base64.b64encode(content).decode()))
-        if picture is None or len(content) > MOST_BYTES:
-            return TextPart(UNREADABLE)
-        if len(self._cached) >= _CACHED_PICTURES:
-            self._cached.pop(next(iter(self._cached)))
+        if picture:
+            self._keep(url, picture)
+            return picture
+        if is_tried:
+            self._keep_failure(url)
+        return TextPart(UNREADABLE)
+
+    def _keep(self, url: str, picture: ImagePart) -> None:
+        self._failed_at.pop(url, None)
+        self._drop(url)  # two conversations may have fetched it at once
         self._cached[url] = picture
-        return picture
+        self._cached_characters += len(picture.data or "")
+        while self._cached_characters > _CACHED_CHARACTERS:
+            self._drop(next(iter(self._cached)))
+
+    def _drop(self, url: str) -> None:
+        if picture := self._cached.pop(url, None):
+            self._cached_characters -= len(picture.data or "")
+
+    def _keep_failure(self, url: str) -> None:
+        self._failed_at.pop(url, None)
+        self._failed_at[url] = self._now()
+        if len(self._failed_at) > _KEPT_FAILURES:
+            del self._failed_at[next(iter(self._failed_at))]
 
 
 def _is_remote(part: Part) -> TypeGuard[ImagePart]:

@@ -234,7 +234,10 @@ def mended_arguments(text: str, tool: ToolSchema | None = None) -> str:
     mended = _without_schema(mended, tool)
     if mended is arguments:
         return text
-    return _dumps(mended)
+    try:
+        return _dumps(mended)
+    except orjson.JSONEncodeError:  # nested too deeply
+        return text
 
 
 def _loosely_read(text: str) -> str:

@@ -18,7 +18,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, TooLong
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.edits import (
     READ_ONLY,
     EditContext,
@@ -36,7 +36,7 @@ from ricordo.memory.unwanted import unwanted_calls
 from ricordo.memory.user_copies import needs_copy, users_chain, with_copies
 from ricordo.search.index import insert_archive, insert_passages
 from ricordo.storage import agents, archives, blocks, versions
-from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.quotas import require_room
 
 DELETED_MEANWHILE = (
@@ -130,15 +130,17 @@ def store_plan(
         blocks=blocks_by_id,
         context=context,
     )
-    after: _Blocks = blocks_by_id
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
     for group in _group_edits(edits):
         try:
-            after = _plan_group(stored_memory, after, group)
+            stored_memory = _store_group(stored_memory, group)
+        except Overtaken:
+            raise  # the store runs the step's transaction again
         except (NotFound, Forbidden, Invalid, Conflict) as error:
             failed |= {edit.call_id: str(error) for edit in group}
             continue
+        after = stored_memory.blocks
         for block_id, changes in by_block(group).items():
             shown_edits = [
                 edit
@@ -147,8 +149,26 @@ def store_plan(
             ]
             if shown_edits and block_id in after and after[block_id].value != shown_edits[-1].value:
                 results[shown_edits[-1].call_id] = after[block_id].value
-    stored_blocks = _store(stored_memory, after, edits)
-    return CommitOutcome(stored_blocks, state.archives, results, failed)
+    return CommitOutcome(tuple(stored_memory.blocks.values()), state.archives, results, failed)
+
+
+def _store_group(stored_memory: _StoredMemory, edits: Sequence[MemoryEdit]) -> _StoredMemory:
+    """Store a group of edits, all or none; return the memory with them.
+
+    Raises the error that their calls get as result. A store may refuse a write that the plan
+    allows, so the writes are undone then.
+    """
+    after = _plan_group(stored_memory, stored_memory.blocks, edits)
+    if after == stored_memory.blocks:
+        return stored_memory
+    tx = stored_memory.tx
+    with tx.savepoint():
+        stored_blocks = _store(stored_memory, after, edits)
+    chain = stored_memory.chain
+    if chain is None and any(block.id not in stored_memory.blocks for block in stored_blocks):
+        chain = versions.of_owner(tx, stored_memory.scope, "agent", stored_memory.agent_id)
+    blocks_by_id = {block.id: block for block in stored_blocks}
+    return replace(stored_memory, blocks=blocks_by_id, chain=chain)
 
 
 def _with_versions(outcome: CommitOutcome, edits: Iterable[MemoryEdit]) -> CommitOutcome:
@@ -370,6 +390,8 @@ def _store(
             blocks.detach(tx, stored_memory.agent_id, id)
     stored_by_id = {id: before_by_id[id] for id in after if id in before_by_id}
     changed = [block for id, block in after.items() if block != before_by_id.get(id, block)]
+    # Blocks that shrink make room for those that grow.
+    changed.sort(key=lambda block: block.size - before_by_id[block.id].size)
     new_labels = {block.label for block in after.values()}
     for block in changed:
         if block.label != stored_by_id[block.id].label in new_labels:
@@ -620,7 +642,7 @@ def _write_texts(
         )
         try:
             block = blocks.write(tx, base, edits[-1].value, metadata)
-        except (Forbidden, TooLong):
+        except (Forbidden, Invalid):
             block = None  # `store_plan` reports the reason
         if block:
             written[block_id] = block

@@ -111,10 +111,14 @@ def _patterns(kind: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(form, re.IGNORECASE | re.MULTILINE) for form in FORMS[kind])
 
 
-@lru_cache(2048)
 def facts_in(text: str) -> tuple[Fact, ...]:
     """Return the text's facts that have one value at a time, in order."""
-    text = text[:READ_LENGTH]
+    # The caches keep only what is read, so that long texts do not fill the memory.
+    return _facts_in(text[:READ_LENGTH])
+
+
+@lru_cache(2048)
+def _facts_in(text: str) -> tuple[Fact, ...]:
     kinds = [kind for kind in FORMS if kind != _CONTRAST]
     facts = [fact for kind in kinds for fact in _facts(text, kind)]
     facts.sort(key=lambda fact: fact.start)
@@ -188,10 +192,13 @@ def corrects(text: str) -> bool:
     return _CORRECTS.search(text[:READ_LENGTH]) is not None
 
 
-@lru_cache(512)
 def contrasts_in(text: str) -> tuple[Contrast, ...]:
     """Return the pairs of a new and an old value that the text contrasts."""
-    text = text[:READ_LENGTH]
+    return _contrasts_in(text[:READ_LENGTH])
+
+
+@lru_cache(512)
+def _contrasts_in(text: str) -> tuple[Contrast, ...]:
     pairs = [
         (match["v"], match["w"])
         for pattern in _patterns(_CONTRAST)

@@ -19,7 +19,7 @@ from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor
 from ricordo.domain.text import normal_json, normal_name
 from ricordo.domain.version import ChangeMetadata, Proposal
-from ricordo.errors import Conflict, Invalid, NotFound, TooLong
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.declined import require_not_declined
 from ricordo.memory.edits import (
     HIDDEN_REFUSED,
@@ -41,7 +41,7 @@ from ricordo.memory.text import (
 from ricordo.memory.unwanted import rules_of
 from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
-from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.history_size import require_history_for_proposal
 
 PROPOSED = (
@@ -150,7 +150,9 @@ def propose_edits(
             )
         except Unchanged as answer:
             sentence = str(answer)
-        except (NotFound, Conflict, TooLong) as error:
+        except Overtaken:
+            raise  # the store runs the step's transaction again
+        except (NotFound, Conflict, Invalid, Forbidden) as error:
             failed |= _for_each_call(group, str(error))
             continue
         for edit in group:

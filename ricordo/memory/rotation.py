@@ -20,7 +20,7 @@ from ricordo.domain.egress import join
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Invalid
+from ricordo.errors import Forbidden, Invalid
 from ricordo.memory.edits import EditContext
 from ricordo.memory.sections import labelled_spans
 from ricordo.storage import blocks
@@ -190,7 +190,12 @@ def rotate(
         is_untrusted=context.is_untrusted,
         is_quoted=True,
     )
-    rotated = blocks.write(tx, block, kept_text, metadata)
+    try:
+        rotated = blocks.write(tx, block, kept_text, metadata)
+    except (Forbidden, Invalid) as error:
+        # The step's write fits as it is, so the step must not fail.
+        log.warning("a block is not rotated", extra={"block": block.id, "reason": error})
+        return None
     if rotated is None:
         return None
     return (rotated, passage)

@@ -289,15 +289,24 @@ def interrupted(after: Message, calls: Sequence[ToolCallPart], why: str = INTERR
 
 def _packaged(message: Message, timezone: str, cap: int) -> Message:
     time = local_time(message.created_at, timezone)
-    parts: list[Part] = []
-    for part in message.tool_returns:
-        if len(part.content) > cap:
-            content: Any = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
-        else:
-            content = part.decoded()
-        text = package_result(content, is_success=part.status == "success", time=time)
-        parts.append(replace(part, content=text, pictures=()))
+    parts = (
+        replace(part, content=_packaged_result(part, time, cap), pictures=())
+        for part in message.tool_returns
+    )
     return replace(message, parts=tuple(parts))
+
+
+def _packaged_result(part: ToolReturnPart, time: str, cap: int) -> str:
+    is_success = part.status == "success"
+    if len(part.content) > cap:
+        cut = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
+        return package_result(cut, is_success=is_success, time=time)
+    content = part.decoded()
+    packaged = package_result(content, is_success=is_success, time=time)
+    if len(packaged) <= cap or isinstance(content, str):
+        return packaged
+    # Line breaks and indentation made it longer; as a text, it has neither.
+    return package_result(part.content, is_success=is_success, time=time)
 
 
 def _plain_results(message: Message, calls: Mapping[str, ToolCallPart], cap: int) -> Message:

@@ -20,6 +20,7 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
+from ricordo.domain.text import nests_deeply
 from ricordo.errors import ModelError
 
 Count = Callable[[Message], int]
@@ -232,7 +233,8 @@ def _short_arguments(arguments: str, cap: int) -> str:
         parsed = orjson.loads(arguments)
     except orjson.JSONDecodeError:
         parsed = None
-    text_limit = cap if isinstance(parsed, dict) else 0
+    is_readable = isinstance(parsed, dict) and not nests_deeply(arguments, parsed)
+    text_limit = cap if is_readable else 0
     while text_limit and len(arguments) > cap:
         arguments = orjson.dumps(_with_short_texts(parsed, text_limit)).decode()
         text_limit //= 2

@@ -54,18 +54,28 @@ def last_turns(
     return {row.user_id: row.last_at for row in tx.all(statement, parameters)}
 
 
-def newest_conversation(tx: Transaction, agent_id: str, user_id: str) -> str | None:
+def newest_conversation(
+    tx: Transaction,
+    agent_id: str,
+    user_id: str,
+    *,
+    ignored_conversations: Select[tuple[str]] | None = None,
+) -> str | None:
     """Return the id of the user's last used conversation with the agent.
 
     Args:
         tx: The transaction, or a read.
         agent_id: The agent.
         user_id: The user.
+        ignored_conversations: A select of conversation ids that are left out.
 
     Returns:
         The id of a conversation in which a turn has ended; None if there is none.
     """
-    row = tx.first(_NEWEST_CONVERSATION, {"agent_id": agent_id, "user_id": user_id})
+    statement = _NEWEST_CONVERSATION
+    if ignored_conversations is not None:
+        statement = statement.where(conversations.c.id.not_in(ignored_conversations))
+    row = tx.first(statement, {"agent_id": agent_id, "user_id": user_id})
     return row.id if row else None
 
 

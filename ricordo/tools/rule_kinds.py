@@ -1,7 +1,7 @@
 """The nine kinds of tool rules: options, allowed tools and texts for models."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,6 +118,21 @@ def parse_rule(rule: ToolRule) -> ParsedRule:
                     rule, f"max_count_limit must be a whole number from 0 to {_CALL_LIMIT}"
                 )
     return ParsedRule(rule.type, rule.tool_name, **options)
+
+
+def names_in(rule: ToolRule) -> Iterator[str]:
+    """Yield the tool of a rule, and the tools that the rule lets follow it.
+
+    Args:
+        rule: Any rule, also one with impossible options.
+    """
+    yield rule.tool_name
+    if isinstance(children := rule.options.get("children"), list):
+        yield from map(str, children)
+    if isinstance(mapping := rule.options.get("child_output_mapping"), dict):
+        yield from map(str, mapping.values())
+    if default := rule.options.get("default_child"):
+        yield str(default)
 
 
 def line_of(rule: ToolRule, first_tools: Sequence[str]) -> str:

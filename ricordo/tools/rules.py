@@ -108,6 +108,7 @@ class Rulebook:
         self._rules = tuple(rules)
         self._tools = tuple(dict.fromkeys(tools))
         self._attached = frozenset(self._tools)
+        self._bits = {name: 1 << number for number, name in enumerate(self._tools)}
         self.is_empty = not self._rules
         self._all = Allowed(self._tools)
         self._parsed = tuple(parse_rule(rule) for rule in self._rules)
@@ -369,11 +370,35 @@ class Rulebook:
                 f"{self._fault_sentence(trap, unusable, ())}"
             )
 
+    def _later(self, unusable: Set[str]) -> dict[str, int]:
+        """Return the tools that may be called at any time after each required tool.
+
+        Each set of tools is a sum of their `_bits`, since there may be a thousand required tools.
+        """
+        usable = sum(self._bits[name] for name in self._attached - unusable)
+        sums = {
+            following: sum(map(self._bits.__getitem__, following)) & usable
+            for following in set(self._following.values())
+        }
+        next_tools = [sums[self._following[name]] for name in self._tools]
+        reachable: dict[int, int] = {}
+        # Without rules about order, the same tools follow each tool.
+        for start in {sums[self._following[name]] for name in self._required}:
+            reached = 0
+            waiting = start
+            while waiting:
+                lowest = waiting & -waiting
+                reached |= lowest
+                waiting = (waiting | next_tools[lowest.bit_length() - 1]) & ~reached
+            reachable[start] = reached
+        return {name: reachable[sums[self._following[name]]] for name in self._required}
+
     def _require_both_ways(self, unusable: Set[str]) -> None:
         """Raise Invalid if two required tools make each other impossible."""
-        later = {name: self._reach(self._following[name], unusable) for name in self._required}
-        for first, second in combinations(self._required, 2):
-            if second not in later[first] and first not in later[second]:
+        later = self._later(unusable)
+        required = [(name, self._bits[name]) for name in self._required]
+        for (first, first_bit), (second, second_bit) in combinations(required, 2):
+            if not later[first] & second_bit and not later[second] & first_bit:
                 raise Invalid(
                     f"{first} and {second} must both be called before a turn ends, but after one "
                     "of them the other never can be. "

@@ -22,7 +22,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, Scope
-from ricordo.domain.text import normal_json
+from ricordo.domain.text import nests_deeply, normal_json
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, RicordoError, require_others_failure
 from ricordo.memory.edits import WorkingMemory
@@ -521,7 +521,8 @@ def _result(call: ToolCallPart, outcome: Any) -> ToolReturnPart:
         text = outcome if outcome.isascii() else _whole(outcome)
         return ToolReturnPart(call.call_id, call.name, "success", text)
     content = orjson.dumps(outcome, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    return ToolReturnPart(call.call_id, call.name, "success", content, is_json=True)
+    is_json = not nests_deeply(content, orjson.loads(content))
+    return ToolReturnPart(call.call_id, call.name, "success", content, is_json=is_json)
 
 
 def _whole(text: str) -> str:

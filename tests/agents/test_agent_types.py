@@ -1,6 +1,9 @@
 """Each type of agent, and the messages that a conversation with it begins with."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,17 +20,21 @@ from ricordo.agents.agent_types import (
     given_messages,
     initial_messages,
     system_text,
+    with_profile,
 )
 from ricordo.agents.request import (
     NewMessage,
 )
 from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.message import ReasoningPart, TextPart
-from ricordo.domain.tool import ToolRule
+from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.groups.voice_tools import VOICE_TOOLS
+from ricordo.features.memory_care.forgetting.tools import TOOLS as FORGETTING
 from ricordo.prompt.texts import BUILT_IN, text
 from ricordo.tools.builtin import TOOLS
+from ricordo.tools.rules import Rulebook
+from ricordo.tools.toolbox import Toolbox
 from tests.seams import make
 from tests.seams.stores import ManualClock
 
@@ -219,3 +226,51 @@ def test_an_agent_can_be_given_a_prompt_by_its_key(tmp_path: Path) -> None:
     assert chosen_system(None, "workflow", tmp_path) == system_text("workflow", tmp_path)
     with pytest.raises(NotFound, match="chemistry"):
         chosen_system("prompt:chemistry", "letta_v1", tmp_path)
+
+
+# --- profiles of small models ---
+
+NATIVE_TOOLS = (*TRAITS["letta_v1_agent"].base_tools, "forget", "send_message", "paint")
+
+
+def options(rule_type: RuleType, child: str) -> dict[str, Any]:
+    match rule_type:
+        case "constrain_child_tools" | "parent_last_tool":
+            return {"children": [child, "paint"]}
+        case "conditional":
+            return {"child_output_mapping": {"yes": child}, "default_child": "paint"}
+        case "max_count_per_step":
+            return {"max_count_limit": 3}
+    return {}
+
+
+def let_turns_end(rules: Sequence[ToolRule], names: Sequence[str]) -> bool:
+    try:
+        Rulebook(rules, names)
+    except Invalid:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("rule_type", get_args(RuleType))
+def test_rules_that_hold_with_a_large_model_hold_with_a_small_one(rule_type: RuleType) -> None:
+    usual = beginning("letta_v1_agent", *NATIVE_TOOLS)
+    toolbox = Toolbox([*TOOLS, *FORGETTING])
+    for tool, child in product(NATIVE_TOOLS, NATIVE_TOOLS):
+        rules = (ToolRule(tool, rule_type, options=options(rule_type, child)),)
+        agent = replace(usual.agent, system="Be kind.", tool_rules=rules)
+        small = with_profile(replace(usual, agent=agent), "small", toolbox)
+        shown = [tool.name for tool in small.tools]
+        named = {tool, child} if child in str(rules[0].options) else {tool}
+        kept = ["remember", "correct", "search", "paint"] if named == {"paint"} else [*NATIVE_TOOLS]
+        assert shown == kept, rules
+        assert let_turns_end(rules, NATIVE_TOOLS) == let_turns_end(rules, shown), rules
+
+
+@pytest.mark.parametrize("tool", NATIVE_TOOLS)
+def test_an_agent_keeps_a_tool_that_needs_an_approval(tool: str) -> None:
+    state = beginning("letta_v1_agent", *NATIVE_TOOLS)
+    tools = tuple(replace(one, needs_approval=one.name == tool) for one in state.tools)
+    state = replace(state, agent=replace(state.agent, system="Be kind."), tools=tools)
+    small = with_profile(state, "small", Toolbox([*TOOLS, *FORGETTING]))
+    assert [one.name for one in small.tools if one.needs_approval] == [tool]

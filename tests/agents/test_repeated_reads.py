@@ -8,12 +8,15 @@ import pytest
 from ricordo.agents.conversations import create_conversation
 from ricordo.agents.turn_context import (
     NOTICE,
+    RepeatedReads,
 )
-from ricordo.domain.message import TextPart
+from ricordo.domain.message import TextPart, ToolCallPart
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
+from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from tests.seams.stage import Stage, returns, text_of
+from ricordo.tools.toolbox import failed_result
+from tests.seams.stage import Stage, returns, roles, text_of
 
 SEARCHES = {"conversation_search", "archival_memory_search"}
 
@@ -145,11 +148,56 @@ async def test_different_searches_and_searches_after_a_change_run(stage: Stage) 
     ]
 
 
+def test_a_failed_read_may_be_repeated_until_the_third_failure() -> None:
+    reads = RepeatedReads()
+    for count in (1, 2, 3):
+        part = ToolCallPart(f"call-{count}", "find", '{"query": "tea"}')
+        assert not reads.is_over
+        assert reads.notices([part], {"find"}) == {}
+        reads.allow_again([part], [failed_result(part, "The index is down.")])
+    assert reads.is_over
+
+
+def test_a_read_that_failed_once_counts_from_its_first_success() -> None:
+    reads = RepeatedReads()
+    failing, good, again = (
+        ToolCallPart(f"call-{count}", "find", '{"query": "tea"}') for count in (1, 2, 3)
+    )
+    reads.notices([failing], {"find"})
+    reads.allow_again([failing], [failed_result(failing, "The index is down.")])
+    assert reads.notices([good], {"find"}) == {}
+    reads.allow_again([good], [ToolReturnPart("call-2", "find", "success", "Tea.")])
+    assert list(reads.notices([again], {"find"})) == ["call-3"]
+    assert not reads.is_over
+
+
+async def test_a_search_runs_again_if_a_compaction_removed_its_result(stage: Stage) -> None:
+    agent = await stage.agent(context_window=16_000)
+    for _ in range(3):
+        stage.lines.append("Noted.")
+        await stage.say(agent, "I had tea in Turin. " * 20)
+    too_long = ModelError("context_window_exceeded", "The maximum context length is 4096 tokens.")
+    no_summary = ModelError("llm_bad_request", "No.")
+    searches = [call("conversation_search", query="tea") for _ in range(2)]
+    stage.lines += [searches[0], too_long, no_summary, searches[1], "Done."]
+    answer = await stage.say(agent, "Tea?")
+    assert "summary" in roles(await stage.history(agent))
+    assert len(returns(answer)) == 2
+    assert NOTICE not in [content for _, content in returns(answer)]
+
+
 async def test_equal_searches_in_one_answer_run_once(stage: Stage) -> None:
     agent = await stage.agent()
     stage.lines += [tuple(call("conversation_search", query="tea") for _ in range(2)), "Done."]
     answer = await stage.say(agent, "Tea?")
     assert [content == NOTICE for _, content in returns(answer)] == [False, True]
+
+
+@pytest.mark.parametrize("levels", [1, 252, 253, 254, 255, 900, 1_100])
+def test_equal_calls_with_deeply_nested_arguments_are_found(levels: int) -> None:
+    arguments = '{"query":' + "[" * levels + "]" * levels + "}"
+    calls = [ToolCallPart(id, "conversation_search", arguments) for id in ("a", "b")]
+    assert list(RepeatedReads().notices(calls, SEARCHES)) == ["b"]
 
 
 async def test_an_agent_that_answers_by_tools_keeps_its_other_tools(stage: Stage) -> None:

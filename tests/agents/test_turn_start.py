@@ -5,10 +5,13 @@ when the prompt is rendered again.
 """
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
 
+from ricordo.agents.conversations import set_window
 from ricordo.agents.repeats import REPEAT_WINDOW
 from ricordo.agents.request import (
     NewMessage,
@@ -19,8 +22,9 @@ from ricordo.agents.run_end import close_run
 from ricordo.agents.turn import PastTurn, collect, run_turn
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.clock import SECOND
+from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
-from ricordo.domain.run import INTERRUPTED
+from ricordo.domain.run import INTERRUPTED, Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, ModelError, NotFound
 from ricordo.llm.scripted import call
@@ -31,7 +35,7 @@ from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.seams import make
 from tests.seams.stage import LIMIT, Gate, Stage, all_events, roles, saved, soon, text_of
-from tests.seams.stores import Held, ManualClock
+from tests.seams.stores import START, Held, ManualClock
 
 DATABASES = ("sqlite", "postgresql")
 DAY = 86_400
@@ -273,6 +277,40 @@ async def test_of_two_different_requests_at_once_one_runs_and_one_is_busy(
     (turn,) = [outcome for outcome in begun if not isinstance(outcome, BaseException)]
     await turn.wait()
     assert len(await stage.history(agent)) == 3
+
+
+async def test_a_planned_turn_waits_for_a_change_of_its_conversation(
+    stage: Stage, agent: str
+) -> None:
+    stage.lines += ["Hello.", "Yes."]
+    await stage.say(agent, "My secret.")
+    history = await stage.history(agent)
+    (done,) = await stage.runs(agent)
+    plan = Run(new_id("run"), done.organization_id, agent, done.conversation_id, created_at=START)
+    await stage.store.write(lambda tx: runs.open_run(tx, plan))
+    is_changed = threading.Event()
+
+    def change_until_the_turn_waits(tx: Transaction) -> None:
+        set_window(tx, Scope(), done.conversation_id, [history[0].id])
+        is_changed.set()
+        end = time.monotonic() + LIMIT
+        # SQLite has one writer, so the turn waits in any case.
+        while tx.connection.dialect.name == "postgresql":
+            if tx.connection.exec_driver_sql("SELECT 1 FROM pg_locks WHERE NOT granted").first():
+                break
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+    changing = asyncio.create_task(stage.store.write(change_until_the_turn_waits))
+    assert await asyncio.to_thread(is_changed.wait, LIMIT)
+    answer = await stage.say(agent, "Are you there?", planned_run=plan.id)
+    await changing
+    assert answer.run.id == plan.id
+    asked = [m.text for m in stage.model.requests[-1].messages if m.role != "system"]
+    assert asked == ["Are you there?"]
+    assert (await stage.thread(agent)).window[1:] == tuple(
+        m.id for m in (await stage.history(agent))[3:]
+    )
 
 
 async def test_a_repetition_in_another_process_waits_for_the_stored_answer(

@@ -21,6 +21,7 @@ from letta_client.types import AgentState
 from pydantic import BaseModel
 
 from ricordo.api.models.base import MOST_ITEMS
+from ricordo.domain.text import MOST_LEVELS
 from ricordo.offload import SMALL
 from tests.api.conftest import Api
 from tests.campaigns.sizes import short_and_long
@@ -384,3 +385,27 @@ def test_a_refusal_lists_only_the_first_of_many_errors(
     answer = http.post("/v1/agents/", json={"tool_ids": [["x"]], "tags": 3, "y" * 100_000: {}})
     assert answer.status_code == 422
     assert len(answer.content) < 2_000
+
+
+@pytest.mark.parametrize("levels", [MOST_LEVELS, MOST_LEVELS + 1, 253, 500, 900])
+def test_deep_nesting_is_refused_or_cut_and_all_that_is_stored_can_be_read(
+    api: Api, agent: AgentState, levels: int
+) -> None:
+    nested: Any = 7
+    for _ in range(levels - 1):
+        nested = {"a": nested}
+    chat = {"model": agent.id, "messages": [{"role": "user", "content": "Hello."}]}
+    strict: list[tuple[str, str, dict[str, Any]]] = [
+        ("PATCH", f"/v1/agents/{agent.id}", {}),
+        ("POST", "/v1/blocks/", {"label": "tea", "value": "Jasmine."}),
+        ("POST", "/v1/archives/", {"name": "tea"}),
+    ]
+    for method, path, body in strict:
+        answer = api.http.request(method, path, json={**body, "metadata": nested})
+        assert answer.status_code == (200 if levels <= MOST_LEVELS else 422), answer.text
+
+    answer = api.http.post("/v1/chat/completions", json={**chat, "metadata": nested})
+
+    assert answer.status_code == 200, answer.text
+    for path in (f"/v1/agents/{agent.id}", f"/v1/agents/{agent.id}/export", "/v1/blocks/"):
+        assert api.http.get(path).status_code == 200

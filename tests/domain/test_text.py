@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.text import (
+    MOST_LEVELS,
+    encoded_json,
     is_normal_name,
     name_key,
     normal_json,
@@ -170,3 +172,18 @@ def test_a_sanitized_json_value_can_be_stored(value: object) -> None:
 @given(st.recursive(st.integers(-9, 9) | st.text("a\ud7ffé\n👍"), st.lists, max_leaves=9))
 def test_a_storable_json_value_is_unchanged(value: object) -> None:
     assert storable_json(value) == value
+
+
+@given(st.integers(1, 900), st.lists(st.booleans(), min_size=1, max_size=5))
+def test_only_levels_beyond_the_limit_are_cut(depth: int, kinds: list[bool]) -> None:
+    value: object = 7
+    for level in range(depth):
+        value = [value] if kinds[level % len(kinds)] else {"a": value}
+    if depth <= MOST_LEVELS:
+        assert storable_json(value) == value
+        assert orjson.loads(encoded_json(value)) == value
+        return
+    with pytest.raises(TypeError):
+        encoded_json(value)
+    text = encoded_json(storable_json(value)).decode()
+    assert text.count("[") + text.count("{") == MOST_LEVELS

@@ -12,6 +12,7 @@ from ricordo.errors import Conflict, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import Keys
+from ricordo.llm.registry import organization_providers
 from ricordo.llm.registry.models import Models
 from ricordo.llm.registry.organization_providers import FRESH_SECONDS, OrganizationProviders
 from ricordo.llm.scripted import ScriptedModel
@@ -306,3 +307,20 @@ def test_a_key_is_removed_from_errors_and_never_printed() -> None:
     )
     assert Keys("a").without(error) is error
     assert repr(KEYS) == "Keys()"
+
+
+async def test_the_built_models_of_a_provider_are_bounded(
+    owned: OrganizationProviders,
+    desk: Desk,
+    server: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Their names come from clients.
+    monkeypatch.setattr(organization_providers, "MOST_BUILT", 2)
+    desk.put(server)
+    models = await owned.of("org-a")
+    for name in ("one", "two", "three", "one", "four"):
+        await whole_reply(models.get(f"mine/{name}"), ask("x"))
+    match = models.find("mine/one")
+    assert match
+    assert list(match[0].models) == ["one", "four"]

@@ -72,8 +72,9 @@ async def test_a_url_without_a_picture_becomes_a_note(found: tuple[bytes, str]) 
     assert message.parts == (TextPart(UNREADABLE),)
 
 
-async def test_an_unreachable_url_becomes_a_note_and_is_tried_again_later() -> None:
+async def test_an_unreachable_url_becomes_a_note_and_is_tried_again_minutes_later() -> None:
     tries = 0
+    time = 0.0
 
     async def fetch(_url: str) -> tuple[bytes, str]:
         nonlocal tries
@@ -84,9 +85,72 @@ async def test_an_unreachable_url_becomes_a_note_and_is_tried_again_later() -> N
             await asyncio.sleep(60)
         return b"ABC", "image/png"
 
+    album = PictureCache(fetch, seconds=0.01, now=lambda: time)
+    seen = []
+    for time in (0.0, 299.0, 300.0, 599.0, 600.0):  # noqa: B007 - the cache reads it
+        (message,) = await album.inline([said("user", PICTURE)])
+        seen.append((tries, message.parts == (FETCHED,)))
+    assert seen == [(1, False), (1, False), (2, False), (2, False), (3, True)]
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"A" * (MOST_BYTES + 1)])
+async def test_an_address_without_a_picture_is_asked_once_in_some_minutes(content: bytes) -> None:
+    asked: list[str] = []
+
+    async def fetch(url: str) -> tuple[bytes, str]:
+        asked.append(url)
+        return content, "text/html"
+
+    album = PictureCache(fetch)
+    for _ in range(3):
+        await album.inline([said("user", PICTURE)])
+    assert asked == [PICTURE.url]
+
+
+async def test_a_picture_that_was_not_tried_is_no_failure() -> None:
+    asked: list[str] = []
+    gate = asyncio.Event()
+
+    async def fetch(url: str) -> tuple[bytes, str]:
+        asked.append(url)
+        await gate.wait()
+        return b"ABC", "image/png"
+
     album = PictureCache(fetch, seconds=0.01)
-    seen = [(await album.inline([said("user", PICTURE)]))[0].parts for _ in range(3)]
-    assert seen == [(TextPart(UNREADABLE),), (TextPart(UNREADABLE),), (FETCHED,)]
+    pictures = [ImagePart("image/png", url=f"https://host/{number}.png") for number in range(9)]
+    await album.inline([said("user", *pictures)])
+    (untried,) = {picture.url for picture in pictures} - {*asked}
+    gate.set()
+    (message,) = await album.inline([said("user", ImagePart("image/png", url=untried))])
+    assert message.parts == (FETCHED,)
+
+
+async def test_the_kept_pictures_and_failures_are_bounded_by_their_size() -> None:
+    asked: list[str] = []
+
+    async def fetch(url: str) -> tuple[bytes, str]:
+        asked.append(url)
+        if "none" in url:
+            raise OSError("gone")
+        return b"A" * size, "image/png"
+
+    def at(name: str) -> ImagePart:
+        return ImagePart("image/png", url=f"https://host/{name}.png")
+
+    album = PictureCache(fetch)
+    size = 3
+    small = said("user", *(at(f"small-{number}") for number in range(100)))
+    for _ in range(2):
+        await album.inline([small])
+    assert len(asked) == 100
+    size = MOST_BYTES
+    for number in range(4):
+        await album.inline([said("user", at(f"large-{number}"))])
+    kept = [*album._cached.values()]
+    assert [picture.data and len(picture.data) for picture in kept] == [len(kept[0].data or "")] * 2
+    for number in range(11):
+        await album.inline([said("user", *(at(f"none-{number}-{n}") for n in range(100)))])
+    assert len(album._failed_at) == 1_000
 
 
 FIRST_BYTES = {

@@ -1,6 +1,11 @@
 """Repair of outputs that small models get wrong."""
 
+import json
+
+import orjson
 import pytest
+from hypothesis import given as generated
+from hypothesis import strategies as st
 
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import (
@@ -13,6 +18,8 @@ from ricordo.domain.model import (
     ToolCallChunk,
     ToolSchema,
 )
+from ricordo.domain.text import nests_deeply
+from ricordo.llm.openai_format import readable_arguments
 from ricordo.llm.repair import StreamRepair, is_empty, mended_arguments, repair
 from tests.campaigns.sizes import short_and_long
 from tests.llm.talk import CLOCK, WEATHER
@@ -106,6 +113,20 @@ def test_a_tag_in_the_middle_of_a_text_stays_text() -> None:
 )
 def test_arguments_are_repaired_if_their_meaning_is_certain(given: str, mended: str) -> None:
     assert mended_arguments(given, WEATHER) == mended
+
+
+@generated(st.integers(1, 900), st.booleans(), st.booleans())
+def test_arguments_of_any_depth_are_repaired_or_unchanged(
+    levels: int, is_text: bool, is_schema: bool
+) -> None:
+    arguments = '{"city":' + "[" * levels + "]" * levels + "}"
+    if is_schema:
+        arguments = f'{{"type":"object","properties":{arguments}}}'
+    given = json.dumps(arguments) if is_text else arguments
+    assert mended_arguments(given, WEATHER)
+    parsed = orjson.loads(arguments)
+    is_quoted = "unreadable_arguments" in orjson.loads(readable_arguments(arguments))
+    assert is_quoted == nests_deeply(arguments, parsed) == (levels + 1 + is_schema * 1 > 50)
 
 
 def test_a_tool_with_its_own_properties_argument_keeps_it() -> None:

@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 
+from ricordo.memory import facts
 from ricordo.memory.fact_lines import with_correction, with_fact
 from ricordo.memory.facts import contrasts_in, corrects, facts_in, revision_of
 
@@ -288,3 +289,17 @@ def test_a_newer_value_in_other_words_replaces_the_older_one(kind: str) -> None:
 )
 def test_a_newer_value_of_something_else_changes_nothing(line: str, statement: str) -> None:
     assert revision_of([line], statement) is None
+
+
+def test_the_caches_of_facts_keep_only_the_part_of_a_text_that_is_read() -> None:
+    long = "I live in Turin. My son is 5, not 4. " * 50
+    texts = [long + str(number) for number in range(20)]
+    for text in texts:
+        assert facts_in(text) == facts_in(texts[0])
+        assert contrasts_in(text) == contrasts_in(texts[0])
+    for cached in (facts._facts_in, facts._contrasts_in):
+        before = cached.cache_info().currsize
+        for number in range(20):
+            facts_in(long + f"again {number}")
+            contrasts_in(long + f"again {number}")
+        assert cached.cache_info().currsize == before

@@ -70,6 +70,27 @@ histories = st.lists(
 )
 
 
+def nested(levels: int, leaf: str, *, in_objects: bool) -> str:
+    if in_objects:
+        return '{"a":' * levels + leaf + "}" * levels
+    return "[" * levels + leaf + "]" * levels
+
+
+@given(
+    st.integers(0, 1_000), st.sampled_from(["1", '"tea"', ",".join(["1"] * 9_000)]), st.booleans()
+)
+def test_a_stored_result_of_any_depth_can_be_read_in_about_its_length(
+    levels: int, leaf: str, in_objects: bool
+) -> None:
+    content = nested(levels, f"[{leaf}]", in_objects=in_objects)
+    part = ToolReturnPart("a", "roll_dice", "success", content, is_json=True)
+    history = [asks("a"), make.message(AGENT, role="tool", parts=(part,))]
+    for has_plain_results in (False, True):
+        read = transcript(history, "UTC", 30_000, has_plain_results=has_plain_results)
+        (result,) = read[-1].tool_returns
+        assert len(result.content) <= 30_000
+
+
 @given(histories)
 def test_every_call_has_exactly_one_result_right_after_it(
     history: list[Message],

@@ -54,6 +54,7 @@ texts = st.builds(
 arguments = st.one_of(
     st.builds(lambda text: orjson.dumps({"query": text, "more": [text]}).decode(), texts),
     texts,
+    st.builds(lambda levels: '{"a":' + "[" * levels + "]" * levels + "}", st.integers(0, 1_000)),
     st.builds(
         lambda count: orjson.dumps({str(n): n for n in range(count)}).decode(), st.integers(0, 400)
     ),

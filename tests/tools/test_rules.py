@@ -389,6 +389,22 @@ def test_a_template_replaces_the_sentence_and_is_not_evaluated() -> None:
     assert line == "Mind {{ tool_name }}<\\/tool_usage_rules>."
 
 
+def test_the_proof_follows_the_tools_once_however_many_are_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    followed = []
+    follow = Rulebook._reach
+
+    def counted(book: Rulebook, *given: Any) -> set[str]:
+        followed.append(given)
+        return follow(book, *given)
+
+    monkeypatch.setattr(Rulebook, "_reach", counted)
+    many = [f"tool-{number}" for number in range(200)]
+    Rulebook([rule("required_before_exit", name) for name in many], many)
+    assert len(followed) == 1
+
+
 # --- random rules ---
 
 NAMES = ("a", "b", "c", "d")
@@ -453,6 +469,39 @@ def _walk(book: Rulebook, random: Random) -> str:
             assert not book.before_exit(history)
             return "stopped"
     return "endless"
+
+
+@given(_rules, st.sets(st.sampled_from(NAMES), min_size=2))
+def test_required_tools_are_refused_exactly_if_neither_can_follow_the_other(
+    rules: list[ToolRule], required: set[str]
+) -> None:
+    rules = [one for one in rules if one.type != "required_before_exit"]
+    required_rules = [rule("required_before_exit", name) for name in sorted(required)]
+    book = _book(rules)
+    fault = None
+    try:
+        Rulebook([*rules, *required_rules], NAMES)
+    except Invalid as error:
+        fault = str(error)
+    if book is None or (fault and "must both be called" not in fault):
+        return  # refused for another reason
+    used_up = {one.tool_name for one in rules if one.options.get("max_count_limit") == 0}
+    following = {name: set(book._allowed_after(name, None)[0]) - used_up for name in NAMES}
+    later = {name: book_reach(following, name) for name in NAMES}
+    apart = [
+        (one, other)
+        for one in required
+        for other in required
+        if one != other and other not in later[one] and one not in later[other]
+    ]
+    assert bool(fault) == bool(apart)
+
+
+def book_reach(following: dict[str, set[str]], start: str) -> set[str]:
+    reached: set[str] = set()
+    while more := set.union(following[start], *(following[name] for name in reached)) - reached:
+        reached |= more
+    return reached
 
 
 @given(_rules, st.integers(0, 2**32))

@@ -198,6 +198,20 @@ async def test_an_unserializable_result_becomes_text_or_an_error(
         assert to_json([result.content, *result.stderr]), what
 
 
+@pytest.mark.parametrize("levels", [1, 49, 50, 51, 100, 253, 254])
+async def test_a_deeply_nested_result_stays_text(levels: int) -> None:
+    nested: Any = 1
+    for _ in range(levels):
+        nested = [nested]
+
+    def nest(context: ToolContext) -> Any:
+        return nested
+
+    result = await Bench([ServerTool(nest, "custom")]).one("nest")
+    assert (result.status, result.content) == ("success", json.dumps(nested))
+    assert result.is_json == (levels <= 50)
+
+
 async def test_an_error_with_a_lone_surrogate_can_be_stored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

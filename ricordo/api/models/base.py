@@ -8,7 +8,6 @@ from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-import orjson
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -17,7 +16,7 @@ from pydantic.fields import FieldInfo
 from ricordo.api.models.warnings import warn
 from ricordo.domain.clock import stamp, to_datetime
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
-from ricordo.domain.text import Json, normal_json, storable_json
+from ricordo.domain.text import MOST_LEVELS, Json, encoded_json, normal_json, storable_json
 from ricordo.errors import Unsupported
 
 TextPiece = Annotated[
@@ -188,14 +187,15 @@ class RequestModel(RequestPart):
     def _require_storable(cls, body: Any) -> Any:
         """Refuse or replace JSON that no database can store, and normalize all other text.
 
-        That is lone surrogates, NUL, and integers beyond 64 bits. Endless nesting is refused.
+        That is lone surrogates, NUL, integers beyond 64 bits, and deep nesting.
         """
         if not isinstance(body, dict):
             return body
         try:
-            text = orjson.dumps(body)
+            text = encoded_json(body)
         except TypeError as error:
-            return cls._replaced(body, f"cannot be stored: {error}")
+            fault = f"cannot be stored: {error}. At most {MOST_LEVELS} levels are allowed."
+            return cls._replaced(body, fault)
         if b"u0000" in text and _NUL.search(text):
             return cls._replaced(body, "cannot be stored: it holds a NUL character. Leave it out.")
         # Plain ASCII needs no normalizing, except of line ends, which JSON escapes.
@@ -212,7 +212,7 @@ class RequestModel(RequestPart):
             raise ValueError(fault)
         stored = storable_json(body)
         try:
-            orjson.dumps(stored)
+            encoded_json(stored)
         except TypeError as error:
             raise ValueError(fault) from error
         return dict(normal_json(stored))

@@ -4,6 +4,7 @@ A client repeats every earlier message of its chat. If one of them were refused,
 of the chat would be refused too. So only the new messages are validated strictly.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
@@ -16,7 +17,7 @@ MOST_MESSAGES: Final = 100_000
 # Fields without which a message has no meaning. A message with such a fault is left out.
 _DECISIVE: Final = frozenset({"role", "type"})
 # The roles of messages that a client sends, and the type of such an item in the Responses API.
-_CLIENT_ROLES: Final = frozenset({"user", "tool", "system", "developer"})
+CLIENT_ROLES: Final = frozenset({"user", "tool", "system", "developer"})
 _CLIENT_TYPE: Final = "function_call_output"
 
 
@@ -36,7 +37,7 @@ def _validate_history(messages: Any, validate: ValidatorFunctionWrapHandler) -> 
         if not isinstance(messages, list):
             raise
         faults = _faulty_fields(error)
-        new_from = _new_from(messages)
+        new_from = first_new([_is_of_client(message) for message in messages])
         if any(index >= new_from for index in faults):
             raise
         mended = [
@@ -58,6 +59,21 @@ FilledHistory = Annotated[
 """A history of at least one message."""
 
 
+def first_new(are_of_client: Sequence[bool]) -> int:
+    """Return the index of the first new message: the first after the last part of an answer.
+
+    The last message is always new.
+
+    Args:
+        are_of_client: For each message, whether the user or the application wrote it, or a tool of
+            the client (see `CLIENT_ROLES`). A message with an unknown role is part of an answer.
+    """
+    for index in range(len(are_of_client) - 2, -1, -1):
+        if not are_of_client[index]:
+            return index + 1
+    return 0
+
+
 def _faulty_fields(error: ValidationError) -> dict[int, frozenset[str]]:
     """Return the names in the path of each fault, by the index of the message.
 
@@ -73,23 +89,12 @@ def _faulty_fields(error: ValidationError) -> dict[int, frozenset[str]]:
     return faults
 
 
-def _new_from(messages: list[Any]) -> int:
-    """Return the index of the first new message: the first after the last part of an answer.
-
-    A message with an unknown role counts as part of an answer. The last message is always new.
-    """
-    for index in range(len(messages) - 2, -1, -1):
-        if not _is_of_client(messages[index]):
-            return index + 1
-    return 0
-
-
 def _is_of_client(message: Any) -> bool:
     """True for a message of the user or the application, or a tool's result."""
     if not isinstance(message, dict):
         return False
     role = message.get("role")
-    has_client_role = isinstance(role, str) and role in _CLIENT_ROLES
+    has_client_role = isinstance(role, str) and role in CLIENT_ROLES
     return has_client_role or message.get("type") == _CLIENT_TYPE
 
 

@@ -167,9 +167,11 @@ class ChatRequest(LenientRequest):
         if choice in ("required", "any"):
             names = offered
         elif isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            # Chats have the tools in an object, responses have them beside the type.
             allowed = choice.get("allowed_tools", choice)
-            names = _names(allowed.get("tools"))
-            is_required = allowed.get("mode") == "required"
+            fields = allowed if isinstance(allowed, dict) else {}
+            names = _names(fields.get("tools"))
+            is_required = fields.get("mode") == "required"
         else:
             names = _names([choice])
         if not names or not names <= offered:

@@ -25,7 +25,7 @@ from ricordo.errors import Invalid, ModelError
 from ricordo.features.openai.clearance import chat_clearance
 from ricordo.features.openai.models import ChatMessage, ChatRequest
 from ricordo.features.openai.queries import NamedAgent
-from ricordo.features.openai.turns import parts_of, save_cost, state_within_budget
+from ricordo.features.openai.turns import parts_of_chat, save_cost, state_within_budget
 from ricordo.llm.chat import ChatModel, chunks_of
 from ricordo.llm.egress import ask
 from ricordo.llm.tokens import message_tokens
@@ -90,9 +90,9 @@ async def temporary_turn(
         body: The request, with the whole chat. Tools in it are ignored.
 
     Raises:
-        Invalid: if the last message is not the user's, or a picture cannot be read.
+        Invalid: if the last message is not the user's, or its picture cannot be read.
         NotFound: if there is no such agent or model.
-        Unsupported: if the chat has parts that are not supported.
+        Unsupported: if a new message has parts that are not supported.
         BudgetSpent: if the agent's budget is used up.
     """
     if body.messages[-1].role != "user":
@@ -135,9 +135,10 @@ def _fitting(
     system = system.with_text("\n\n".join([system.text, *instructions, _NOTICE]))
     room = context_window - context_window // _ANSWER_SHARE - message_tokens(system)
     messages: list[Message] = []
+    parts = parts_of_chat(chat)
     for said in reversed(chat):
         if said.role == "user":
-            message = run.new_message("user", parts_of(said), run.created_at)
+            message = run.new_message("user", parts[id(said)], run.created_at)
         elif said.role == "assistant" and said.text.strip():
             message = run.new_message("assistant", (TextPart(said.text),), run.created_at)
         else:

@@ -17,6 +17,7 @@ from ricordo.agents.request import (
 )
 from ricordo.api.call import RequestContext
 from ricordo.api.messages import sent_again
+from ricordo.api.models.histories import CLIENT_ROLES, first_new
 from ricordo.domain.agent import AgentState
 from ricordo.domain.egress import Clearance
 from ricordo.domain.ids import new_id
@@ -97,7 +98,7 @@ async def chat_turn(
 
     Raises:
         Invalid: if the chat cannot be continued like this.
-        Unsupported: if the chat has parts that are not supported.
+        Unsupported: if a new message has parts that are not supported.
         NotFound: if the run or agent does not exist.
     """
     digest, is_sent_again = await sent_again(context, sent)
@@ -117,7 +118,7 @@ async def chat_turn(
     else:
         required_tools = frozenset()
     # Parse all messages first, so that a fault is found before anything is stored.
-    parts = {id(message): parts_of(message) for message in body.messages if message.role == "user"}
+    parts = parts_of_chat(body.messages)
     names = [tool.name for tool in tools]
     states = ChatStates(context.scope, chat)
     is_call = agent.speaks_aloud and not (after or name)
@@ -237,6 +238,31 @@ def parts_of(message: ChatMessage) -> tuple[Part, ...]:
     return tuple(_part(part) for part in message.content)
 
 
+def parts_of_chat(messages: Sequence[ChatMessage]) -> dict[int, tuple[Part, ...]]:
+    """Return the parts of the user's messages, by the object id of the message.
+
+    A client sends its whole chat each time. In a message before the last answer, a text replaces
+    each part that cannot be read, so that the chat can go on.
+
+    Args:
+        messages: The whole chat, oldest message first.
+
+    Raises:
+        Unsupported: for other parts than text and pictures in a new message.
+        Invalid: for a picture in a new message that cannot be read.
+    """
+    new_from = first_new([message.role in CLIENT_ROLES for message in messages])
+    parts: dict[int, tuple[Part, ...]] = {}
+    for index, message in enumerate(messages):
+        if message.role != "user":
+            continue
+        if index < new_from and isinstance(message.content, list):
+            parts[id(message)] = tuple(_part_or_note(part) for part in message.content)
+        else:
+            parts[id(message)] = parts_of(message)
+    return parts
+
+
 def is_task(context: RequestContext, body: ChatRequest) -> bool:
     """Return True if Open WebUI asks for a title or something similar.
 
@@ -263,8 +289,8 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
 
     Raises:
         NotFound: if there is no such agent or model.
-        Invalid: if a picture cannot be read.
-        Unsupported: if a message has parts that are not supported.
+        Invalid: if a picture of a new message cannot be read.
+        Unsupported: if a new message has parts that are not supported.
         ModelError: if the model fails, or the budget is used up (BudgetSpent).
     """
 
@@ -277,11 +303,8 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
     model = providers.get(state.agent.model)
     now = context.store.clock.now()
     messages = tuple(
-        Message(
-            new_id("message"), agent.id, "", role="user", parts=parts_of(message), created_at=now
-        )
-        for message in body.messages
-        if message.role == "user"
+        Message(new_id("message"), agent.id, "", role="user", parts=parts, created_at=now)
+        for parts in parts_of_chat(body.messages).values()
     )
     settings = ModelSettings(response_format=body.answer_format())
     reply = await whole_reply(
@@ -348,6 +371,14 @@ def _schema(tool: ToolDefinition) -> ToolSchema:
     function = tool.function
     parameters = {"type": "object", "properties": {}, **(function.parameters or {})}
     return ToolSchema(function.name, function.description or "", parameters)
+
+
+def _part_or_note(part: ContentPart) -> Part:
+    """Return the part, or a text that names its type if it cannot be read."""
+    try:
+        return _part(part)
+    except (Invalid, Unsupported):
+        return TextPart(f'(A part of the type "{part.type[:40]}", which cannot be read here.)')
 
 
 def _part(part: ContentPart) -> Part:

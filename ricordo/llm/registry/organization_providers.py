@@ -22,7 +22,7 @@ from ricordo.errors import Conflict, ModelError, NotFound, RicordoError, Unavail
 from ricordo.llm.adaptation import LearnedModel, lessons_of
 from ricordo.llm.addresses import PROVIDERS, Connections, PublicConnections, require_public_host
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.directory import ListCache
+from ricordo.llm.directory import MOST_BUILT, ListCache
 from ricordo.llm.model_lists import ModelList, info_of, list_models
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_sdks import build_model
@@ -297,6 +297,8 @@ class OrganizationProviders:
                 target, info, connections, self._policy, self.lessons_of(organization_id, info)
             )
             provider.models[info.name] = model
+            if len(provider.models) > MOST_BUILT:
+                del provider.models[next(iter(provider.models))]
         try:
             async with aclosing(model.answer(request)) as events:  # type: ignore[type-var]
                 async for event in events:

@@ -8,8 +8,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -154,6 +155,26 @@ class Transaction:
             self.all(statement, parameters)
         if id := parameters.get("id"):
             self.locked_ids.add(id)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo the changes made within the context after an error, and raise the error.
+
+        The transaction can then continue. Contexts are not nested.
+        """
+        callback_count = len(self.after_commit)
+        locked_ids = set(self.locked_ids)
+        self.has_written = True
+        self.connection.exec_driver_sql("SAVEPOINT part")
+        try:
+            yield
+        except Exception:
+            # After a lost connection, the error of this statement replaces the first one.
+            self.connection.exec_driver_sql("ROLLBACK TO SAVEPOINT part")
+            del self.after_commit[callback_count:]
+            self.locked_ids = locked_ids
+            raise
+        self.connection.exec_driver_sql("RELEASE SAVEPOINT part")
 
     def _cursor(self, prepared: PreparedStatement) -> Any:
         """Return this transaction's cursor: all rows of a statement are read before the next one.

@@ -34,7 +34,8 @@ def remember(context: ToolContext, fact: str) -> str:
     facts = [line for line in fact.split("\n") if line.strip()]
     if not facts:
         raise Invalid("There is nothing to note: fact is empty. Write one short sentence.")
-    outcomes = [_write(context, line, None) for line in facts]
+    with context.memory.as_one():
+        outcomes = [_write(context, line, None) for line in facts]
     return "\n".join(outcomes)
 
 

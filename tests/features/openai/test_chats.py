@@ -5,6 +5,7 @@ The tests cover answers, streams, tools, and the conversation that a chat contin
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import httpx2
@@ -580,3 +581,66 @@ def test_errors_before_routing_have_openais_format(server: ServerInThread, agent
         client.chat.completions.create(model=agent, messages=[user("x" * 40_000_000)])
     assert long.value.status_code == 413
     assert "RICORDO_MAX_BODY_MB" in long.value.body["message"]  # type: ignore[index]
+
+
+UNREADABLE: list[Any] = [
+    {"type": "file", "file": {"file_id": "file-1"}},
+    {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+    {"type": "image_url", "image_url": {"url": "data:image/heic;base64,AAAA"}},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,%"}},
+    {"type": "image_url"},
+]
+
+
+@pytest.mark.parametrize("route", ["chat", "temporary", "title", "responses"])
+def test_an_unreadable_part_is_refused_only_in_new_messages(
+    route: str, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    """Generated chats: each message may have such a part, and only new ones may not."""
+    chance = random.Random(route)  # noqa: S311
+    name = {"temporary": {**chat_headers("temporary:parts")}, "title": {"X-Ricordo-Task": "title"}}
+    path = "/v1/responses" if route == "responses" else "/v1/chat/completions"
+    for number in range(12):
+        chat: list[Any] = []
+        for turn in range(chance.randrange(1, 4)):
+            pieces = [{"type": "text", "text": f"Question {turn} of {number}"}]
+            chat.append({"role": "user", "content": [*pieces, *chance.sample(UNREADABLE, 2)]})
+            chat.append(assistant(f"I cannot read part {turn}."))
+        chat += [user("Hello.")] * chance.randrange(1, 3)
+        messages = "input" if path == "/v1/responses" else "messages"
+
+        answer = http.post(path, json={"model": agent, messages: chat}, headers=name.get(route, {}))
+
+        assert answer.status_code == 200, answer.text
+        said = server.model.requests[-1].messages
+        texts = [message.text for message in said if message.role == "user"]
+        assert texts[-1] == "Hello."
+        if route in ("temporary", "title"):
+            earlier = texts[: len(chat) // 2]
+            assert all(
+                text.count("cannot be read here") == 2 for text in earlier if text != "Hello."
+            )
+        chat[-1] = {"role": "user", "content": [chance.choice(UNREADABLE)]}
+        answer = http.post(path, json={"model": agent, messages: chat}, headers=name.get(route, {}))
+        assert answer.status_code in (400, 422), answer.text
+
+
+def test_an_edited_message_with_an_unreadable_part_is_stored_with_a_note(
+    server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    server.says("Jasmine.", "Yes.")
+    body: dict[str, Any] = {"model": agent, "messages": [user("Which tea?")]}
+    ok(http.post("/v1/chat/completions", json=body, headers=chat_headers("edited")))
+    edited = [{"type": "text", "text": "Which tea, then?"}, UNREADABLE[0]]
+
+    chat = [{"role": "user", "content": edited}, assistant("Jasmine."), user("Sure?")]
+    ok(
+        http.post(
+            "/v1/chat/completions",
+            json={**body, "messages": chat},
+            headers=chat_headers("edited"),
+        )
+    )
+
+    note = '(A part of the type "file", which cannot be read here.)'
+    assert asked_texts(server) == [f"Which tea, then?\n{note}", "Jasmine.", "Sure?"]

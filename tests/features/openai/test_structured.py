@@ -7,15 +7,20 @@ not support schemas.
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from ricordo.errors import Invalid
+from ricordo.features.openai.models import ChatRequest
 from tests.features.openai.conftest import openai_client, user
 from tests.seams.http import ok, refused
 from tests.seams.scene import CLAUDE, OPENAI, Scene, Wire, calls, open_scene
@@ -502,3 +507,35 @@ def test_token_ids_are_embedded_as_text_and_vectors_can_be_shortened(
         {"input": "x", "dimensions": 0},
     ):
         assert scene.http.post("/v1/embeddings", json={"model": handle, **body}).status_code == 400
+
+
+ANY_SHAPE = st.recursive(
+    st.none() | st.booleans() | st.sampled_from([0, "weather", "required", "function", ""]),
+    lambda member: (
+        st.lists(member, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["type", "allowed_tools", "tools", "mode", "function", "name"]), member
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["tools", "mode", "function", "name"]), ANY_SHAPE)
+    | st.builds(lambda one: {"type": "allowed_tools", "allowed_tools": one}, ANY_SHAPE)
+    | st.text(max_size=9)
+)
+def test_a_tool_choice_of_any_shape_names_offered_tools_or_is_refused(choice: Any) -> None:
+    request = ChatRequest.model_validate(
+        {
+            "model": "Nina",
+            "messages": QUESTION,
+            "tools": [{"type": "function", "function": {"name": "weather"}}],
+            "tool_choice": choice,
+        }
+    )
+    named: frozenset[str] = frozenset()
+    with suppress(Invalid):
+        named = request.wanted_tools()
+    assert named <= {"weather"}

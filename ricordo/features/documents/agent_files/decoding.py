@@ -11,7 +11,7 @@ import orjson
 
 from ricordo.domain.text import normal_json
 from ricordo.errors import Invalid
-from ricordo.features.documents.agent_files.tolerance import ImportNotes
+from ricordo.features.documents.agent_files.tolerance import ImportNotes, storable
 
 # Some servers wrote a file as a JSON string, and some exports were encoded a second time.
 _MOST_LAYERS = 4
@@ -28,7 +28,7 @@ def decode(data: bytes, notes: ImportNotes) -> Any:
     content = _loads(_text_of(data), notes)
     for _ in range(_MOST_LAYERS):
         if not isinstance(content, str):
-            return normal_json(content)
+            return normal_json(storable(content, notes))
         notes.add(
             "The file was a JSON string that contains the agent file; the content of the string was read."
         )

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ricordo.domain.redaction import redact_values
-from ricordo.domain.text import Json
+from ricordo.domain.text import MOST_LEVELS, Json, encoded_json
 
 _MOST_NOTES = 200
 # The most bytes of unknown fields that an agent keeps. The limit is low, since each turn reads its
@@ -214,7 +214,6 @@ def _reason(fault: ErrorDetails) -> str:
     return f"{sentence[:1].lower()}{sentence[1:]}".rstrip(".")
 
 
-_DEEPEST = 100
 _MOST_INTEGER = 2**63
 
 
@@ -222,14 +221,14 @@ def storable(content: Any, notes: ImportNotes) -> Any:
     """Return JSON without values that a database cannot store.
 
     NUL characters are removed, and lone surrogates become "?". Integers beyond 64 bits become None;
-    so do levels beyond 100 in a content that is nested too deeply for JSON.
+    so do lists and objects that are nested too deeply.
 
     Args:
         content: Decoded JSON, which is not changed.
         notes: Gets a note if something was removed.
     """
     try:
-        text = orjson.dumps(content)
+        text = encoded_json(content)
     except TypeError:
         text = b"\\u0000"
     if b"\\u0000" not in text:
@@ -241,9 +240,9 @@ def storable(content: Any, notes: ImportNotes) -> Any:
 
 
 def _storable(value: Any, depth: int) -> Any:
-    if depth > _DEEPEST:
-        return None
     match value:
+        case dict() | list() if depth == MOST_LEVELS:
+            return None
         case str():
             return value.replace("\0", "").encode("utf-8", "replace").decode()
         case dict():

@@ -2,7 +2,8 @@
 
 A run continues the user's last chat with the agent in a hidden fork, which is deleted at its end.
 Its changes of memory and its cost stay with the run. A killed job is repeated without asking the
-model twice, since the message's otid leads to the turn that was already started.
+model twice, since the message's otid leads to the turn that was already started. A run ends after
+its fork is deleted, so a kill in between leaves no fork.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from ricordo.features.knowledge.memories.service import changes_of
 from ricordo.features.tutor.tasks import queries, service
 from ricordo.features.tutor.tasks.queries import BackgroundTask, RunState, TaskRun
 from ricordo.runtime import Runtime
-from ricordo.storage import activity, agents, conversations
+from ricordo.storage import agents, conversations
 from ricordo.storage.engine.store import Transaction
 
 AT_ONCE = 5  # runs at the same time, each for a different user
@@ -99,27 +100,35 @@ async def do(runtime: Runtime, run_id: str) -> None:
     if start is None:
         return
     task, run, scope = start
+    if not run.has_result:
+        run = await _result(runtime, scope, task, run)
+        await runtime.store.write(lambda tx: _save_result(tx, run))
+    with suppress(NotFound):
+        # The user may have lost the access to the agent, so the server deletes it.
+        await stop_and_delete(runtime, Scope(run.organization_id), _conversation_of(run))
+    await runtime.store.write(lambda tx: _finish(tx, run))
+
+
+async def _result(runtime: Runtime, scope: Scope, task: BackgroundTask, run: TaskRun) -> TaskRun:
+    """Do the task, and return the run with its result or its failure."""
     try:
-        ended_run = await _answer(runtime, scope, task, run)
+        return await _answer(runtime, scope, task, run)
     except Unavailable:
         raise
     except RicordoError as error:
         status: RunState = "skipped" if isinstance(error, BudgetSpent) else "failed"
-        ended_run = replace(run, status=status, problem=str(error)[:1000])
+        return replace(run, status=status, problem=str(error)[:1000])
     except Exception:  # a run that cannot be carried out must not delay the others
         log.exception("a background task failed", extra={"run": run.id})
-        ended_run = replace(
+        return replace(
             run,
             status="failed",
             problem="The task failed because of an error of the server. The server's log has the details.",
         )
-    await runtime.store.write(lambda tx: _finish(tx, ended_run))
-    with suppress(NotFound):
-        await stop_and_delete(runtime, scope, _conversation_of(run))
 
 
 async def _answer(runtime: Runtime, scope: Scope, task: BackgroundTask, run: TaskRun) -> TaskRun:
-    """Let the agent do the task, and return the ended run."""
+    """Let the agent do the task, and return the run with its result."""
     timezone = await _prepare(runtime, scope, task, run)
     message = task_message(
         task.name, task.instructions, at=run.created_at, timezone=timezone, otid=run.id
@@ -159,7 +168,7 @@ async def _prepare(runtime: Runtime, scope: Scope, task: BackgroundTask, run: Ta
 
     def find(tx: Transaction) -> tuple[bool, str | None, str]:
         exists = conversations.get(tx, conversation_id) is not None
-        chat_id = activity.newest_conversation(tx, task.agent_id, run.user_id)
+        chat_id = queries.last_chat(tx, task.agent_id, run.user_id)
         return exists, chat_id, agents.timezone(tx, scope, task.agent_id)
 
     exists, chat_id, timezone = await runtime.store.read(find)
@@ -189,6 +198,12 @@ def _problem_of(answer: Answer) -> str | None:
             "chats."
         )
     return None
+
+
+def _save_result(tx: Transaction, run: TaskRun) -> None:
+    stored = queries.lock_run(tx, run.id)
+    if stored and stored.ended_at is None:
+        queries.save_run(tx, run)
 
 
 def _finish(tx: Transaction, ended_run: TaskRun) -> None:

@@ -127,6 +127,11 @@ class TaskRun:
     started_at: int | None = None
     ended_at: int | None = None
 
+    @property
+    def has_result(self) -> bool:
+        """True if only the deletion of the run's conversation is left to do, or nothing."""
+        return self.status not in ("waiting", "running")
+
 
 _TASKS = Repository(BackgroundTask, tasks)
 RUNS = Repository(TaskRun, task_runs)
@@ -334,6 +339,19 @@ def active(tx: Transaction, agent_ids: Iterable[str], since: int, until: int) ->
     return activity.last_turns(
         tx, agent_ids, since=since, until=until, ignored_conversations=_OF_TASKS
     )
+
+
+def last_chat(tx: Transaction, agent_id: str, user_id: str) -> str | None:
+    """Return the id of the user's last used conversation with the agent, or None.
+
+    Conversations of open runs are left out.
+
+    Args:
+        tx: The transaction, or a read.
+        agent_id: The agent.
+        user_id: The user.
+    """
+    return activity.newest_conversation(tx, agent_id, user_id, ignored_conversations=_OF_TASKS)
 
 
 def last_idle(tx: Transaction, task_id: str) -> dict[str, tuple[int, int]]:

@@ -397,8 +397,9 @@ def begin(
         conversation_of: Returns the id of the run's conversation, which is stored with the run.
 
     Returns:
-        The task, the run, and the scope of its user; None for a run that has ended, was withdrawn,
-        or is skipped now.
+        The task, the run, and the scope of its user. The run has its result if it is skipped now,
+        or if only its conversation is left to delete. None for a run that has ended or was
+        withdrawn, or that is skipped before its start.
     """
     run = queries.lock_run(tx, run_id)
     now = tx.clock.now()
@@ -409,9 +410,15 @@ def begin(
     if task is None or user is None:  # it was just deleted, together with its runs
         return None
     scope = background_scope(user, "background task")
+    if run.has_result:
+        return task, run, scope
     if reason := _skip_reason(tx, scope, task, run=run, user=user):
-        queries.save_run(tx, replace(run, status="skipped", problem=reason, ended_at=now))
-        return None
+        run = replace(run, status="skipped", problem=reason)
+        if run.conversation_id is None:
+            queries.save_run(tx, replace(run, ended_at=now))
+            return None
+        queries.save_run(tx, run)
+        return task, run, scope
     run = replace(
         run,
         status="running",

@@ -53,6 +53,13 @@ class BlockAddress:
         return title_of(self.label, title, self.owner.name, is_self=False)
 
     @property
+    def shown_version(self) -> str:
+        """Return the id of the block's version as forms name it; "" without a version."""
+        if self.block is None or self.block.head is None:
+            return ""
+        return self.block.head.hex()
+
+    @property
     def version(self) -> str:
         """Return the entity tag of the block as it was read."""
         block = self.block

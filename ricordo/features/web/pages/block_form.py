@@ -14,14 +14,26 @@ FIELD = "field."
 """The prefix of the names of a schema's fields in a form."""
 
 
-async def text_of_form(request: Request, address: BlockAddress, form: dict[str, str]) -> str:
-    """Return the block's text with the values from the form. Raises Invalid."""
+async def text_of_form(
+    request: Request, address: BlockAddress, form: dict[str, str], text: str | None = None
+) -> str:
+    """Return the block's text with the values from the form.
+
+    Args:
+        request: The request of the page.
+        address: The block.
+        form: The fields of the form.
+        text: The text that the form was made from, by default the present one.
+
+    Raises:
+        Invalid: The block has no fields any more, or a value does not fit its field.
+    """
     schema = None
     if address.block and address.block.schema_ref:
         schema = schemas_in(request.app.state.runtime.settings.data_dir)(address.block.schema_ref)
     if schema is None or address.block is None:
         raise Invalid("This block no longer has fields. Load the page again.")
-    return with_fields(address.block.value, schema, form)
+    return with_fields(address.block.value if text is None else text, schema, form)
 
 
 def with_fields(text: str, schema: BlockSchema, form: dict[str, str]) -> str:

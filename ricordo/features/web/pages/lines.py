@@ -63,21 +63,21 @@ async def show_line(request: Request) -> Response:
 @_by_id.post("")
 @router.post("")
 async def change_line(request: Request) -> Response:
-    """Save a line's text, or with `forget` remove the line.
+    """Save the text of a line or of a field, or with `forget` remove the line.
 
-    Later changes of other lines are kept. A change of the same line leads to the editor.
+    In a user's block, later changes of other lines are kept. A change of the same line, and any
+    later change of another block, leads to the editor.
     """
     address = await open_block(request)
     form = await form_of(request)
     path = local_path(form.get("next", "")) or address.page
     forgets = "forget" in form
     first, last = lines_named(form.get("forget") or form.get("lines", ""))
-    version = form.get("version", "")
+    version = form.get("version", "") or address.shown_version
+    base = await _text_at(request, address, version)
     if any(name.startswith(FIELD) for name in form):
-        text = await text_of_form(request, address, form)
-        version = ""
+        text = await text_of_form(request, address, form, base)
     else:
-        base = await _text_at(request, address, version)
         text = with_lines(base, first, last, None if forgets else form.get("text", ""))
     reason = "Forgot a line" if forgets else None
     try:
@@ -106,7 +106,9 @@ async def _save(
         body = {"body": text, "message": reason, "version": version or None}
         saved = await api.ask("PUT", address.api, body)
     else:
-        saved = await api.ask("PATCH", address.api, {"value": text}, if_match=address.version)
+        is_current = version == address.shown_version
+        if_match = address.version if is_current else version
+        saved = await api.ask("PATCH", address.api, {"value": text}, if_match=if_match)
     return saved
 
 
@@ -115,7 +117,7 @@ async def _text_at(request: Request, address: BlockAddress, version: str) -> str
     block = address.block
     if block is None:
         raise Invalid("This block was deleted. Load the page again.")
-    if not version or (block.head and block.head.hex() == version):
+    if version == address.shown_version:
         return block.value
 
     def read(tx: Transaction) -> str | None:

@@ -692,3 +692,15 @@ def test_unknown_model_settings_are_accepted_with_a_warning(api: Api) -> None:
             ).status_code
             == 422
         )
+
+
+@pytest.mark.parametrize("levels", [90, 200, 500, 900])
+def test_deeply_nested_parts_of_a_file_are_cut(api: Api, levels: int) -> None:
+    file = plain_file()
+    file["agents"][0]["metadata"] = "DEEP"
+    nested = '{"a": ' * levels + "7" + "}" * levels
+
+    agent, warnings = import_with_warnings(api, json.dumps(file).replace('"DEEP"', nested).encode())
+
+    assert agent["metadata"]
+    assert any("cannot be stored" in warning for warning in warnings) == (levels > 90)

@@ -14,6 +14,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
+from ricordo.errors import Unavailable
 from ricordo.features.tutor.courses.queries import courses
 from ricordo.features.tutor.tasks import jobs as work
 from ricordo.features.tutor.tasks import pages, queries, service
@@ -340,11 +341,8 @@ def test_invalid_tasks_are_refused_with_a_reason(
     assert ok(http.get("/background/tasks")) == []
 
 
-def test_a_killed_run_is_resumed_without_repeated_model_calls(
-    server: ServerInThread, http: httpx2.Client, coach: str
-) -> None:
-    say(http, coach, "ada", "Hello")
-    run_task_jobs(server)
+def kill_after_the_answer(server: ServerInThread, coach: str) -> queries.TaskRun:
+    """Let a run answer, and do nothing more, as if the server was killed then."""
 
     def begin(tx: Transaction) -> Any:
         task = queries.get(tx, Scope(), TASK)
@@ -356,7 +354,18 @@ def test_a_killed_run_is_resumed_without_repeated_model_calls(
     begun = server.write(begin)
     assert begun
     task, row, scope = begun
-    server.run(work._answer(server.runtime, scope, task, row))  # the server is killed after this
+    server.run(work._answer(server.runtime, scope, task, row))
+    assert isinstance(row, queries.TaskRun)
+    return row
+
+
+def test_a_killed_run_is_resumed_without_repeated_model_calls(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
+    say(http, coach, "ada", "Hello")
+    run_task_jobs(server)
+
+    row = kill_after_the_answer(server, coach)
     asked = len(server.model.requests)
     assert runs_of(http)[0]["status"] == "running"
     server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))
@@ -367,6 +376,61 @@ def test_a_killed_run_is_resumed_without_repeated_model_calls(
     )
     server.run(work.do(server.runtime, row.id))
     assert len(server.model.requests) == asked
+
+
+async def fail_to_delete(*_given: Any) -> None:
+    raise Unavailable("The server stops.")
+
+
+@pytest.mark.parametrize("end", ["finish", "disable", "withdraw", "pause"])
+def test_no_kill_leaves_the_conversation_of_a_run(
+    server: ServerInThread,
+    http: httpx2.Client,
+    coach: str,
+    end: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    say(http, coach, "ada", "Hello")
+    run_task_jobs(server)
+    row = kill_after_the_answer(server, coach)
+    assert task_conversations(server)
+    # The copy is no activity of the user, and no chat to continue.
+    (chat,) = set(conversations_of(server, row.user_id)) - {row.conversation_id}
+    assert server.read(lambda tx: queries.last_chat(tx, coach, row.user_id)) == chat
+    match end:
+        case "finish":
+            with monkeypatch.context() as stopped:
+                stopped.setattr(work, "stop_and_delete", fail_to_delete)
+                with pytest.raises(Unavailable):
+                    server.run(work.do(server.runtime, row.id))
+            (before,) = runs_of(http)
+            assert before["status"] == "done"
+        case "disable":
+            disabled = update(users).where(users.c.id == row.user_id).values(disabled_at=1)
+            server.write(lambda tx: tx.run(disabled))
+        case "withdraw":
+            monkeypatch.setattr(service, "_skip_reason", lambda *_given, **_named: "Withdrawn.")
+        case "pause":
+            ok(http.post(f"/background/tasks/{TASK}/disable"))
+
+    job = Job("tasks.run", "")
+    server.run(work.carry_out(server.runtime, job, lambda _done, _all: None))
+
+    (run,) = runs_of(http)
+    assert (run["status"], bool(run["ended_at"])) == (
+        "done" if end == "finish" else "skipped",
+        True,
+    )
+    assert conversations_of(server, row.user_id) == [chat]
+    assert server.read(lambda tx: queries.next_open(tx, [])) is None
+
+
+def conversations_of(server: ServerInThread, user_id: str) -> list[str]:
+    """Return the ids of all conversations of a user, with hidden ones."""
+    found = select(conversations.c.id).where(
+        conversations.c.user_id == user_id, conversations.c.deleted_at.is_(None)
+    )
+    return [row.id for row in server.read(lambda tx: tx.all(found))]
 
 
 def test_failed_and_skipped_runs_are_reported_and_others_continue(

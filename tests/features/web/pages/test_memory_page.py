@@ -325,6 +325,46 @@ def test_schema_fields_are_shown_as_a_form_and_as_lines(school: School) -> None:
     ok(school.ask("ada", "DELETE", "/users/ada/blocks/profile"))
 
 
+def test_a_form_of_a_field_keeps_later_changes(school: School) -> None:
+    line = school.memory + "/line/profile"
+    school.put(PROFILE, "profile", schema_ref="profile")
+    shown = school.see("ada", f"{line}?lines=5-7")
+    version = shown.split('name="version" value="')[1].split('"')[0]
+    changed = PROFILE.replace("## Finished", "- chess\n- judo\n## Finished").replace("no", "yes")
+    school.put(changed, "profile")
+
+    form = {"version": version, "lines": "5-7", "field.interests": "violin\nsea"}
+    school.send("ada", line, **form)
+    assert school.text("profile") == changed.replace("cello", "violin")
+    clash = {**form, "field.interests": "drums\nsea"}
+    refused = school.ask("ada", "POST", line, data=clash)
+    assert refused.status_code == 409
+    assert "drums" in refused.text, "the typed text must be kept"
+    assert school.text("profile") == changed.replace("cello", "violin")
+    ok(school.ask("ada", "DELETE", "/users/ada/blocks/profile"))
+
+
+def test_a_line_of_an_agents_block_is_not_saved_over_a_later_change(school: School) -> None:
+    body = {"name": "Lines", "memory_blocks": [{"label": "persona", "value": "One.\nTwo."}]}
+    agent = ok(school.ask("operator", "POST", "/v1/agents/", json=body))
+    block = f"/v1/blocks/{agent['blocks'][0]['id']}"
+    page = f"/ui/blocks/{agent['blocks'][0]['id']}/line"
+    shown = school.see("operator", f"{page}?lines=1-1")
+    version = shown.split('name="version" value="')[1].split('"')[0]
+    ok(school.ask("operator", "PATCH", block, json={"value": "One.\nThree."}))
+
+    stale = {"version": version, "lines": "1-1", "text": "Eins."}
+    refused = school.ask("operator", "POST", page, data=stale)
+
+    assert refused.status_code == 409
+    assert ok(school.ask("operator", "GET", block))["value"] == "One.\nThree."
+    shown = school.see("operator", f"{page}?lines=1-1")
+    version = shown.split('name="version" value="')[1].split('"')[0]
+    school.send("operator", page, **{**stale, "version": version})
+    assert ok(school.ask("operator", "GET", block))["value"] == "Eins.\nThree."
+    ok(school.ask("operator", "DELETE", f"/v1/agents/{agent['id']}"))
+
+
 def test_blocks_of_a_course_are_listed_before_its_first_message(school: School) -> None:
     block = {"label": "journey", "value": "", "description": "How far the essay is."}
     block["metadata"] = {"copy": "for_all_agents"}  # type: ignore[assignment]
