@@ -85,9 +85,27 @@ def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
     Raises:
         Conflict: if the fact is not proposed.
     """
-    _require_proposed(fact)
-    _settle(tx, fact, _draft_of(fact), by)
+    live = queries.of_states(tx, fact.user_id, "current", "proposed")
+    approve_among(tx, fact, live, by)
     return queries.get(tx, Scope(fact.organization_id), fact.id)
+
+
+def approve_among(
+    tx: Transaction, fact: UserFact, live: Sequence[UserFact], by: str | None
+) -> list[UserFact]:
+    """Approve a proposed fact as `approve` does, and return the facts that still hold.
+
+    Args:
+        tx: The transaction, which has locked the user.
+        fact: The proposed fact.
+        live: The current and proposed facts with which it is compared.
+        by: The id of the person who decides; None if unknown.
+
+    Raises:
+        Conflict: if the fact is not proposed.
+    """
+    _require_proposed(fact)
+    return _settle(tx, fact, _draft_of(fact), live, by)
 
 
 def reject(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
@@ -156,7 +174,8 @@ def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None)
     if fact.state == "proposed" and new.state == "current":
         # The correction approves the proposal, so it ends the same facts as an approval.
         proposed = replace(new, replaces_id=fact.replaces_id, relation=fact.relation)
-        _settle(tx, new, _draft_of(proposed), by)
+        live = queries.of_states(tx, fact.user_id, "current", "proposed")
+        _settle(tx, new, _draft_of(proposed), live, by)
         return queries.get(tx, Scope(new.organization_id), new.id)
     return new
 
@@ -269,16 +288,17 @@ def _sentence(text: str) -> str:
     return sentence
 
 
-def _settle(tx: Transaction, fact: UserFact, draft: FactDraft, by: str | None) -> None:
-    """Make a fact current, and end the facts that its draft contradicts."""
-    live = queries.of_states(tx, fact.user_id, "current", "proposed")
+def _settle(
+    tx: Transaction, fact: UserFact, draft: FactDraft, live: Sequence[UserFact], by: str | None
+) -> list[UserFact]:
+    """Make a fact current, end the facts that its draft contradicts, and return the others."""
     relations = {
         older.id: relation_of(draft, older, live)
         for older in live
         # A proposal from a later message waits for a separate decision.
         if older.state == "current" or older.said_at <= fact.said_at
     }
-    settle(tx, fact, live, relations, resolved_by=by)
+    return settle(tx, fact, live, relations, resolved_by=by)
 
 
 def _require_proposed(fact: UserFact) -> None:

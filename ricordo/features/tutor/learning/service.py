@@ -440,8 +440,14 @@ def approve_all(tx: Transaction, learner: Learner, by: str | None) -> int:
     """
     users.lock(tx, learner.user.id)
     waiting = queries.facts_of(tx, learner.user.id, learner.course.name, ["proposed"])
+    # A fact of a skill can only contradict facts of its slot, so each is compared with few facts.
+    live: dict[str, list[UserFact]] = {}
+    for fact in queries.facts_of(
+        tx, learner.user.id, learner.course.name, limit=queries.EVERY_FACT
+    ):
+        live.setdefault(fact.slot, []).append(fact)
     for fact in reversed(waiting):
-        decisions.approve(tx, fact, by)
+        live[fact.slot] = decisions.approve_among(tx, fact, live[fact.slot], by)
     return len(waiting)
 
 

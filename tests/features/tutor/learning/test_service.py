@@ -3,6 +3,7 @@
 They need evidence in the student's messages, and the student decides.
 """
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -20,7 +21,7 @@ from ricordo.features.tutor.learning import prompt, queries, service
 from ricordo.features.tutor.learning.records import Result, misconception_of
 from ricordo.storage.engine.store import Transaction
 from tests.features.tutor.learning.conftest import Classroom
-from tests.seams.stores import ManualClock
+from tests.seams.stores import ManualClock, count_statements
 
 DATABASES = ("sqlite", "postgresql")
 
@@ -140,6 +141,27 @@ async def test_waiting_evidence_counts_after_the_students_approval(room: Classro
     assert (before.level, before.observations, len(before.waiting)) == (None, [], 2)
     assert "Worked on" not in text
     assert (after.level_name, len(after.observations), after.waiting) == ("practised", 1, [])
+
+
+async def test_approving_all_reads_the_students_facts_once(room: Classroom) -> None:
+    def wait(tx: Transaction, count: int) -> None:
+        learner = room.learner(tx, "ada")
+        facts.set_policy(tx, learner.user.organization_id, learner.user.id, "propose")
+        for _ in range(count):
+            room.show(tx, "ada", "sums", "good")
+
+    reads = []
+    for count in (2, 9):
+        await room.store.write(partial(wait, count=count))
+        with count_statements(room.store) as counted:
+            approved = await room.store.write(
+                lambda tx: service.approve_all(tx, room.learner(tx, "ada"), None)
+            )
+        assert approved == count
+        reads.append(sum("FROM user_facts" in text for text in counted.statements))
+    assert reads == [2, 2]
+    state = await room.store.read(lambda tx: room.state(tx, "ada", "sums"))
+    assert (len(state.observations), state.waiting) == (11, [])
 
 
 async def test_rejected_evidence_is_not_proposed_again_for_its_message(
