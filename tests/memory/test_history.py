@@ -25,6 +25,7 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.blame import blame
+from ricordo.memory.declined import Declined
 from ricordo.memory.proposals import Unchanged
 from ricordo.memory.text import merge_changes, same_text
 from ricordo.memory.user_memory import PutOptions, UserMemory
@@ -67,8 +68,8 @@ class Waiting:
 class Model:
     """A plain model of memory.
 
-    It holds the tree after each version, the proposals that wait, and those that would wait again
-    if their block were restored.
+    It holds the tree after each version, the proposals that wait, those that would wait again if
+    their block were restored, and the authors and labels of rejected ones.
     """
 
     tree: dict[str, str] = field(default_factory=dict)
@@ -76,6 +77,7 @@ class Model:
     authors: list[Actor] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
     expired: list[Waiting] = field(default_factory=list)
+    rejected: set[tuple[int, str]] = field(default_factory=set)
 
     def change(self, tree: dict[str, str], author: Actor = ADA) -> None:
         if tree != self.tree:
@@ -165,7 +167,14 @@ class Both:
             with pytest.raises(Unchanged):
                 user_memory.propose_edit(self.tx, self.owned, label, base, text, AGENTS[author])
             return
-        one = user_memory.propose_edit(self.tx, self.owned, label, base or "", text, AGENTS[author])
+        try:
+            one = user_memory.propose_edit(
+                self.tx, self.owned, label, base or "", text, AGENTS[author]
+            )
+        except Declined:
+            # test_proposals.py tests which changes a rejection declines.
+            assert (author, label) in self.model.rejected
+            return
         # test_proposals.py tests which older proposals it supersedes.
         left = {waiting.id for waiting in proposals.waiting(self.tx, self.owned.chain.id)}
         gone = [waiting for waiting in self.model.waiting if waiting.id not in left]
@@ -216,6 +225,7 @@ class Both:
         if self.model.waiting:
             one = self.model.waiting.pop(number % len(self.model.waiting))
             assert approval.reject(self.tx, Scope(), one.id, ADA).status == "rejected"
+            self.model.rejected.add((one.author, one.label))
 
     def versions(self) -> list[BlockVersion]:
         return history.page(self.tx, self.owned.chain.id, limit=100_000)[::-1]
