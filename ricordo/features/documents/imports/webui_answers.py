@@ -17,7 +17,7 @@ _DETAILS = re.compile(
 _TYPE = re.compile(r"""\btype=["']?([\w-]+)""", re.IGNORECASE)
 _SUMMARY = re.compile(r"<summary>(?:(?!<summary>).)*?</summary>", re.DOTALL | re.IGNORECASE)
 _TAGS = re.compile(
-    r"\A\s*<(think|thinking|thought|reason|reasoning)>(.*?)</\1>\s*", re.DOTALL | re.IGNORECASE
+    r"\s*<(think|thinking|thought|reason|reasoning)>(.*?)</\1>\s*", re.DOTALL | re.IGNORECASE
 )
 _QUOTED = re.compile(r"^> ?", re.MULTILINE)
 
@@ -51,9 +51,11 @@ def split_answer(text: str) -> WebuiAnswer:
         return ""
 
     visible = _DETAILS.sub(extract, text)
-    while tag := _TAGS.match(visible):
+    begin = 0
+    while tag := _TAGS.match(visible, begin):
         answer.thoughts.append(tag[2].strip())
-        visible = visible[tag.end() :]
+        begin = tag.end()
+    visible = visible[begin:]
     if visible != text:
         answer.text = visible.strip()
     else:

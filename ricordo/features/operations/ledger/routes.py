@@ -68,7 +68,7 @@ class LedgerParameters:
             until = now + 1
         else:
             until = parse_date(self.until, UTC, name="to", end=True) + 1
-        first = max(day_of(until) - (_DEFAULT_DAYS - 1) * DAY, EARLIEST)
+        first = max(day_of(until - 1) - (_DEFAULT_DAYS - 1) * DAY, EARLIEST)
         if self.since is None:
             since = first
         else:

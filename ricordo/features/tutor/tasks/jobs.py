@@ -48,7 +48,8 @@ async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
     store = runtime.store
     await store.write(service.follow_courses)
     for task_id in await store.read(queries.enabled_ids):
-        await store.write(partial(service.look, task_id=task_id))
+        due_ids = await store.read(partial(service.students_due, task_id=task_id))
+        await store.write(partial(service.look, task_id=task_id, due_ids=due_ids))
     await store.write(service.wake)
 
 

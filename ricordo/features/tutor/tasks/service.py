@@ -200,12 +200,36 @@ def _user_ids(tx: Transaction, scope: Scope, task: BackgroundTask, name: str | N
     return [scope.subject] if scope.subject else []
 
 
-def look(tx: Transaction, task_id: str) -> int:
+def students_due(tx: Transaction, task_id: str) -> frozenset[str] | None:
+    """Return the ids of the students for whom `look` would now find a due review.
+
+    It takes several statements for each student, so it is no part of the transaction that writes.
+
+    Args:
+        tx: A read.
+        task_id: The task.
+
+    Returns:
+        The ids; None if the task is not due, or does not wait for reviews.
+    """
+    task = queries.by_id(tx, task_id)
+    now = tx.clock.now()
+    if task is None or not task.enabled or (task.cron and (task.next_at or now + 1) > now):
+        return None
+    course_task = course_task_of(tx, task)
+    if course_task is None or not course_task.only_if_due:
+        return None
+    return frozenset(_with_due(tx, task, _windows(tx, task, now)))
+
+
+def look(tx: Transaction, task_id: str, due_ids: frozenset[str] | None = None) -> int:
     """Add the runs of each due window; return their number.
 
     Args:
         tx: The transaction.
         task_id: The task. One that was deleted or paused gets no runs.
+        due_ids: The students with a due review, for a task that waits for reviews (see
+            `students_due`). By default each student is examined here.
     """
     task = queries.lock(tx, task_id)
     now = tx.clock.now()
@@ -214,16 +238,27 @@ def look(tx: Transaction, task_id: str) -> int:
     if agents.find(tx, Scope(task.organization_id), task.agent_id) is None:
         return 0  # its windows wait until the course creates the agent again
     queries.mend_future_runs(tx, task.id, now)
-    if not task.cron:
-        return _add_all(tx, task, _with_due(tx, task, _idle_windows(tx, task, now)), "idle")
-    if task.next_at is None or task.next_at > now:
+    if task.cron and (task.next_at is None or task.next_at > now):
         _plan_sooner(tx, task, now)
         return 0
+    windows = _windows(tx, task, now)
+    if due_ids is None:
+        windows = _with_due(tx, task, windows)
+    else:
+        windows = {user_id: window for user_id, window in windows.items() if user_id in due_ids}
+    if not task.cron:
+        return _add_all(tx, task, windows, "idle")
+    queries.change(tx, replace(task, next_at=_next_time(task, now)))
+    return _add_all(tx, task, windows, "cron")
+
+
+def _windows(tx: Transaction, task: BackgroundTask, now: int) -> dict[str, int]:
+    """Return the window of each user for whom the due task runs."""
+    if not task.cron:
+        return _idle_windows(tx, task, now)
     # If several times passed while no server ran, they count as one window: the first of them.
     since = now - task.active_days * DAY
-    windows = dict.fromkeys(queries.active(tx, _counted(tx, task), since, now), task.next_at)
-    queries.change(tx, replace(task, next_at=_next_time(task, now)))
-    return _add_all(tx, task, _with_due(tx, task, windows), "cron")
+    return dict.fromkeys(queries.active(tx, _counted(tx, task), since, now), task.next_at or now)
 
 
 def _with_due(tx: Transaction, task: BackgroundTask, windows: dict[str, int]) -> dict[str, int]:

@@ -15,6 +15,7 @@ import pytest
 
 from ricordo.errors import Invalid
 from ricordo.features.documents.imports.chat_files import ExportedChat, read_chats
+from ricordo.features.documents.imports.webui_answers import split_answer
 from tests.api.conftest import Api
 from tests.features.documents.imports.test_chats import (
     CLAUDE,
@@ -24,6 +25,7 @@ from tests.features.documents.imports.test_chats import (
     stream,
 )
 from tests.features.documents.imports.test_uploads import upload, wait_for_import
+from tests.seams.growth import repeated, require_linear
 from tests.seams.http import ok
 
 CASES = Path(__file__).parent / "cases"
@@ -227,3 +229,12 @@ def test_zip_members_without_chats_are_counted_as_skipped() -> None:
     for one in read_chats("chatgpt", made):
         (chats if isinstance(one, ExportedChat) else skipped).append(one)
     assert (len(chats), len(skipped)) == (1, 5)
+
+
+def test_the_time_for_an_answer_grows_with_its_length() -> None:
+    def work(size: int) -> object:
+        return split_answer(repeated("<think>Hm.</think>\n", size) + "Yes.")
+
+    require_linear(work, 100_000)
+    answer = split_answer("<think>A.</think> <think>B.</think> Yes. <think>C.</think>")
+    assert (answer.thoughts, answer.text) == (["A.", "B."], "Yes. <think>C.</think>")

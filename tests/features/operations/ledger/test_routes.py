@@ -8,10 +8,12 @@ import pytest
 from letta_client import APIStatusError
 from letta_client.types import AgentState
 
+from ricordo.domain.clock import to_micros
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
+from ricordo.features.operations.ledger.routes import LedgerParameters
 from ricordo.features.operations.ledger.service import FILE
 from tests.api.conftest import Api
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
@@ -95,6 +97,15 @@ def test_the_ledger_can_be_filtered_and_grouped_and_totals_all_lines(
     first = api.http.get("/v1/ledger", params={"group_by": "agent", "limit": 1}).json()
     assert len(first["lines"]) == 1
     assert first["total"]["total_tokens"] >= 900_007
+
+
+@pytest.mark.parametrize("last", ["2026-05-30", "2026-05-30T12:00:00", "2026-05-30T00:00:00", None])
+def test_the_default_range_has_thirty_days_with_and_without_a_last_day(last: str | None) -> None:
+    now = to_micros(datetime(2026, 5, 30, 23, 59, 59, 999_999, UTC))
+
+    query = LedgerParameters(until=last).query(now)
+
+    assert query.since == to_micros(datetime(2026, 5, 1, tzinfo=UTC))
 
 
 def test_the_ledger_accepts_the_first_and_last_dates_of_the_calendar(http: httpx2.Client) -> None:

@@ -18,8 +18,10 @@ from ricordo.features.knowledge.facts.tables import user_facts
 from ricordo.features.tutor.learning import jobs as learning_jobs
 from ricordo.features.tutor.learning.queries import learner_choices
 from ricordo.features.tutor.tasks import jobs as task_jobs
+from ricordo.features.tutor.tasks import queries as task_queries
 from ricordo.features.tutor.tasks import service as task_service
 from ricordo.llm.scripted import call
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.seams.http import ok, refused
 from tests.seams.people import People, bearer
@@ -162,7 +164,9 @@ def test_evidence_after_untrusted_content_waits_for_the_student(course: Course) 
     assert results[-1] == "Noted; it waits until the student agrees."
 
 
-def test_a_review_task_runs_only_for_students_with_due_reviews(course: Course) -> None:
+def test_a_review_task_runs_only_for_students_with_due_reviews(
+    course: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for user in ("hal", "ida"):
         course.say(user, "It is 5/6.", note("It is 5/6."))
     ids = {
@@ -183,6 +187,28 @@ def test_a_review_task_runs_only_for_students_with_due_reviews(course: Course) -
     course.server.run(task_jobs.look(course.server.runtime, job, lambda _done, _all: None))
     started = ok(course.http.post("/background/tasks/numbers.review-today/run", json={}))
     assert [run["user_id"] for run in started["runs"]] == [ids["hal"]]
+    # The minute's look examines the students in a read, and only adds the runs in its write.
+    examined_in: list[object] = []
+    writes: list[object] = []
+    has_due, plan = task_service.has_due, task_service.look
+
+    def examine(tx: Transaction, *given: Any) -> bool:
+        examined_in.append(tx)
+        return has_due(tx, *given)
+
+    def look(tx: Transaction, **given: Any) -> int:
+        writes.append(tx)
+        return plan(tx, **given)
+
+    monkeypatch.setattr(task_service, "has_due", examine)
+    monkeypatch.setattr(task_service, "look", look)
+    course.server.write(lambda tx: tx.run(update(task_queries.tasks).values(next_at=1)))
+    course.server.run(task_jobs.look(course.server.runtime, job, lambda _done, _all: None))
+    assert len(examined_in) >= 2
+    assert len(writes) == 1
+    assert not any(tx is writes[0] for tx in examined_in)
+    listed = ok(course.http.get("/background/tasks/numbers.review-today/runs"))
+    assert [run["user_id"] for run in listed if run["trigger"] == "cron"] == [ids["hal"]]
 
 
 def _shown(course: Course, user: str) -> str:
