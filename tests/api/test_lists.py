@@ -30,6 +30,9 @@ MORE = {
     # The agent in three statements, its folders, the opened files, the newest files, all files, and
     # the beginning of each.
     "/v1/agents/{agent_id}/files": 8,
+    # The folder, its hidden files, the chunks' sizes, those that fit, and their files.
+    "/v1/folders/{folder_id}/passages": 5,
+    "/v1/sources/{folder_id}/passages": 5,
     "/v1/agents/{agent_id}/archival-memory": 5,  # the agent in three, the passages' sizes, those that fit
     "/users/{user_id}/blocks/{label:path}/diffs": 5,  # user, chain, block, proposals, texts
     # The owner and its chain, the skill, its proposals and their texts.

@@ -32,6 +32,7 @@ def set_email(address: str) -> Callable[[Transaction, UserMemory], User]:
     write = users.ROWS.updates("email")
 
     def work(tx: Transaction, owned: UserMemory) -> User:
+        users.lock(tx, owned.user.id)
         user = replace(owned.user, email=address)
         write(tx, user)
         return user
