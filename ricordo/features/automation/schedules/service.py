@@ -198,10 +198,16 @@ def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
     """
     now = tx.clock.now()
     for row in queries.left_behind(tx, now - silent_for):
-        _plan(tx, replace(row, problem="The job that was to send this was deleted or failed."))
+        if _is_unchanged(tx, row):
+            _plan(tx, replace(row, problem="The job that was to send this was deleted or failed."))
     for row in queries.planned_after(tx, now + DAY):
-        if row.is_recurring and _comes_sooner(row, now + DAY):
+        if row.is_recurring and _comes_sooner(row, now + DAY) and _is_unchanged(tx, row):
             _plan(tx, replace(row, next_at=None))  # planned while the clock was ahead
+
+
+def _is_unchanged(tx: Transaction, row: ScheduledMessage) -> bool:
+    """Lock the schedule; return False if another transaction changed or deleted it."""
+    return queries.lock(tx, row.id) == row
 
 
 def _comes_sooner(row: ScheduledMessage, after: int) -> bool:
