@@ -23,8 +23,8 @@ from ricordo.storage.engine.store import Store, Transaction
 
 DAILY_TOKENS = "daily_tokens"  # among an agent's settings
 BACKGROUND_PERCENT = 80
-# Seconds between two sums of all users' usage while it is far below the limit, because a busy day
-# has many rows.
+# How long the sum of today's usage is cached while it is below 80 % of the limit. Summing reads
+# many rows on a busy day.
 _CACHE_TIME = 5 * SECOND
 _CACHE_KEY = "tokens used today"
 

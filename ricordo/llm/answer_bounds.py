@@ -141,8 +141,8 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 def _too_slow(request: httpx2.Request) -> BoundReached:
     return BoundReached(
-        f"{request.url.host} did not end its answer in {SILENCES} times the longest silence. Ask "
-        "for a shorter answer, or raise RICORDO_MODEL_TIMEOUT.",
+        f"{request.url.host} did not end its answer within {SILENCES} times RICORDO_MODEL_TIMEOUT. "
+        "Ask for a shorter answer, or raise that setting.",
         "llm_timeout",
     )
 

@@ -17,7 +17,8 @@ from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_dialect import Dialect, can_force, thinking_fields
 from ricordo.llm.pictures import UNREADABLE, readable_picture
 
-# Extra settings that this module translates; it does not pass them on.
+# Extra settings that are not sent to the server as they are. `strict` changes the schemas of the
+# tools.
 _OWN_SETTINGS = frozenset({"strict", "provider_type"})
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 MOST_ID_CHARACTERS = 40  # OpenAI's limit

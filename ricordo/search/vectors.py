@@ -115,8 +115,9 @@ class Vectors:
     Attributes:
         rows: Floats (m, d) if there are few vectors; bytes (m, d) if there are many.
         scales: The numbers (m,) by which bytes become floats; None for floats.
-        bits: Marks of the dimensions above the mean, packed 64 to an integer, in one row for each
-            integer (d / 64, m); None for few vectors.
+        bits: One bit for each dimension of a vector: 1 if it is above the mean. Row i holds the
+            bits of the dimensions 64 i to 64 i + 63, as one integer for each vector (d / 64, m).
+            None for few vectors.
         common: The common directions of the first `counted` vectors; None if there are too few.
         counted: The number of vectors that give the common directions (see `shared_by`).
     """
@@ -281,7 +282,9 @@ def part_of(
 def similarities_shown(
     shown_vectors: ShownVectors, query: Floats, may: Bools | None, also: Bools
 ) -> fusion.Similarities:
-    """Compare as `similarities` does; positions count only the shown documents.
+    """Return the similarities of the shown documents, computed as in `similarities`.
+
+    Positions in the result are indexes into the shown documents, not into the partition.
 
     Args:
         shown_vectors: The vectors of the documents that a user may see.
@@ -321,7 +324,7 @@ def _compared(vectors: Vectors, focused_query: Floats, positions: Integers) -> F
 
 
 def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Return each row in 255 steps, with the size of a step.
+    """Quantize each row to signed bytes; return the bytes and each row's scale.
 
     Bytes take half the memory of half floats, and are compared more than twice as fast.
     """
@@ -592,15 +595,15 @@ def documents_of(
     in_parts: bool = True,
     may_embed: Callable[[str | None], bool] = lambda _label: True,
 ) -> list[tuple[str, VectorRecord]]:
-    """Return each existing text of a batch, with its unfilled record.
+    """Return each existing text of a batch, with a record that has no vector yet.
 
     The text of a message begins with its speaker's name.
 
     Args:
         tx: The transaction.
         batch: The documents and their parts; deleted ones are left out.
-        in_parts: Return each part of a long text. Otherwise the whole text is returned with its
-            first part.
+        in_parts: Return each part of a long text. If False, the whole text is returned once, under
+            the number of its first part.
         may_embed: Returns whether a text with this egress label may be embedded. Refused texts are
             left out.
     """

@@ -1,4 +1,4 @@
-"""One reader of one turn: its events, also if it falls behind, joins late or leaves."""
+"""The events that a reader of a turn receives, also if deltas are missing or the reader leaves."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator

@@ -1,6 +1,6 @@
 """The librarian, driven through small loops.
 
-Each test plays the agent loop, with tools that store their arguments.
+`Talk` plays the agent loop, with tools that keep what they are given.
 """
 
 import asyncio
@@ -545,7 +545,7 @@ async def test_a_required_call_without_an_answering_tool_searches_or_uses_the_fi
     reply = await whole_reply(Librarian(), talk.request())
     (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
     assert call.name == called
-    # The librarian does not ask for further steps without end.
+    # The call requests no heartbeat; otherwise the turn would go on until its limit of steps.
     assert json.loads(call.arguments).get("request_heartbeat", False) is False
 
 
@@ -693,7 +693,7 @@ LONG_MESSAGES: dict[str, Callable[[int], str]] = {
 
 
 async def read_and_speak(message: str) -> None:
-    """Let the librarian answer a message, after the tool calls that it makes before."""
+    """Run the librarian's tool calls until it answers the message."""
     talk = Talk()
     talk._add("user", TextPart(message))
     for _ in range(3):

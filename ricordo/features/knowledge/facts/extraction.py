@@ -1,7 +1,7 @@
 """Read facts from a person's sentences by rules, without a model. Pure.
 
-The librarian's grammar and `ricordo.memory.facts` read the values in sentences. If they find no
-value, the patterns here find the kind of the sentence.
+The librarian's grammar splits a sentence into statements. Then the patterns of `kinds.toml` and
+`ricordo.memory.facts` read the kind, slot and value of each statement.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""File conversations of other programs in users' memory, and rank lines of blocks.
+"""Let an agent read other programs' conversations, and rank lines of blocks.
 
-Each organization has one agent that files.
+The agent files the important facts in users' memory. Each organization has one such agent.
 """
 
 from collections.abc import Sequence

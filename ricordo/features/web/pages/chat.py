@@ -1,7 +1,8 @@
 """The chat with an agent: messages, changes of memory, and visible blocks.
 
-A person who opens an agent's chat gets a personal conversation. A conversation that others can read
-has an address, and its page names the readers.
+A person who opens an agent's chat gets a personal conversation; a caller without memory gets the
+shared one. Any other conversation is opened by its own address. The page says who can read the
+conversation.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ Json = dict[str, Any]
 class ShownTurn:
     """One run on a page: its messages in order, with steps folded.
 
-    The items are (kind, content): "user", "agent", "fold", "approval", "note". `changes` are its
+    The items are (kind, content): "user", "agent", "fold", "approval". `changes` are its
     changes of memory, None until they are known. `versions` are the conversations that continued
     differently at this turn.
     """
@@ -418,7 +419,7 @@ async def _turns(
 
 
 async def _add_picture_texts(request: Request, turns: Iterable[ShownTurn]) -> None:
-    """Give the pictures in these turns the texts that were read in them."""
+    """Add each picture's recognized text as its alternative text."""
     pictures = {
         item["id"]: [part for part in item["content"] if part["type"] == "image"]
         for turn in turns

@@ -1,6 +1,6 @@
 """Markdown of people and agents: tables, coloured code, and formulas.
 
-They run and load nothing.
+None of them can run a script or load a file.
 """
 
 import re
