@@ -317,7 +317,7 @@ def rewrite_passage(tx: Transaction, passage: Passage) -> None:
 
     Args:
         tx: The transaction.
-        passage: The stored passage with its new text or metadata, without secrets.
+        passage: The locked passage with its new text or metadata, without secrets.
     """
     unindex_passages(tx, [passage.id])
     archives.rewrite_passage(tx, passage)

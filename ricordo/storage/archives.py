@@ -38,6 +38,7 @@ _ATTACHED_ARCHIVES = ROWS.select.join(
 ).where(equal(agents_archives, "agent_id"))
 _OF_AGENT = _ATTACHED_ARCHIVES.order_by(agents_archives.c.seq)
 # Lock the archive before its count or tags change; databases with one writer need no lock.
+_LOCK_PASSAGE = select(passages.c.id).where(equal(passages, "id")).with_for_update()
 _LOCK = ROWS.select.where(equal(archives, "id", "organization_id")).with_for_update()
 # Also lock the attachment, which another transaction may be removing.
 _LOCK_FOR_AGENT = _ATTACHED_ARCHIVES.where(
@@ -87,7 +88,7 @@ def insert_one(
 
 
 update = ROWS.updates("name", "description", "metadata", "updated_at")
-_rewrite_passage = _PASSAGES.updates("text", "metadata", locked="archive_id")
+_rewrite_passage = _PASSAGES.updates("text", "metadata")
 _count = ROWS.updates("passage_count", "tags", "updated_at")
 passages_by_ids = _PASSAGES.by_ids
 passages_by_numbers = _PASSAGES.by_numbers
@@ -387,12 +388,24 @@ def lock_passage(
     return archive, require_found(stored, "Passage", passage_id)
 
 
+def lock_passages(tx: Transaction, ids: Iterable[str]) -> None:
+    """Lock these passages until the transaction ends, in the order of their ids.
+
+    Args:
+        tx: The transaction.
+        ids: The passages. Those that were deleted are ignored.
+    """
+    for id in sorted(ids):
+        tx.lock(_LOCK_PASSAGE, {"id": id})
+
+
 def rewrite_passage(tx: Transaction, passage: Passage) -> None:
     """Store another text of a passage. The search index is not changed here.
 
     Args:
         tx: The transaction.
-        passage: The stored passage with its new text and metadata, which hold no secrets.
+        passage: The passage, read after `lock_passages`, with its new text and metadata, which
+            hold no secrets.
     """
     _rewrite_passage(tx, passage)
 

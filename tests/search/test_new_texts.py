@@ -11,7 +11,8 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.errors import Unavailable
 from ricordo.search import index, scoring
 from ricordo.search.index import MessageFilter, PassageFilter
-from ricordo.storage.engine.store import Store
+from ricordo.storage import archives
+from ricordo.storage.engine.store import Store, Transaction
 from tests.conftest import BOTH
 from tests.seams import make
 from tests.seams.stores import START
@@ -122,7 +123,12 @@ async def test_a_passage_edited_to_the_same_number_of_words_is_embedded_again(
     wanted = PassageFilter((archive.id,))
     (hit,) = await library.recall.passages("violin", wanted, 1)
     changed = replace(hit.passage, text="a harbour by the window")
-    await library.store.write(lambda tx: index.rewrite_passage(tx, changed))
+
+    def rewrite(tx: Transaction) -> None:
+        archives.lock_passages(tx, [changed.id])
+        index.rewrite_passage(tx, changed)
+
+    await library.store.write(rewrite)
     for _ in range(2):
         (hit,) = await library.recall.passages("harbour", wanted, 1)
         assert hit.relevance.similarity is not None

@@ -337,6 +337,7 @@ class PassageSource:
         matches = matches_of(items)
         statement = select(passages.c.id).where(passages.c.id.in_(matches))
         ids = [row.id for row in tx.all(statement.where(is_owned(passages, owned)))]
+        archives.lock_passages(tx, ids)
         for passage in archives.passages_by_ids(tx, ids):
             change = partial(blank, needle=forgetting.needle, matches=matches[passage.id])
             text = change(passage.text)
