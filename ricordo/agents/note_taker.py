@@ -185,9 +185,9 @@ async def _reply_in_time(model: ChatModel, request: ModelRequest, runtime: Runti
 
 
 def _is_of_user(message: Message, state: AgentState) -> bool:
-    """Return whether the conversation's user wrote this message, and nobody else a part of it.
+    """Return whether the conversation's user wrote the whole message.
 
-    Messages of other people or of programs, and retrieved documents, are no facts about the user.
+    Texts of other people, of programs and of retrieved documents are no facts about the user.
     """
     return (
         message.is_said
