@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Row, func, or_, select
 from ricordo.domain.agent import VERSION_OF
 from ricordo.domain.scope import Scope
 from ricordo.storage.agent_access import may_use
-from ricordo.storage.conversations import GONE_THERE
+from ricordo.storage.conversations import GONE_THERE, IS_OF_BACKGROUND_TASK
 from ricordo.storage.engine.repository import in_scope
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.messages import IS_WRITTEN_BY_USER
@@ -100,10 +100,6 @@ def conversations_of_agent(
 def _listed(
     tx: Transaction, scope: Scope, *conditions: ColumnElement[bool]
 ) -> list[ListedConversation]:
-    is_version = conversations.c.description.startswith(VERSION_OF, autoescape=True)
-    # A user's first conversation with an agent has the flag `hidden` too, since the API names it
-    # only through the agent.
-    is_first = conversations.c.hidden & conversations.c.forked_from.is_(None)
     time = func.coalesce(conversations.c.last_message_at, conversations.c.created_at)
     newest = (
         select(conversations.c.seq)
@@ -113,7 +109,7 @@ def _listed(
             *conditions,
             conversations.c.deleted_at.is_(None),
             conversations.c.archived_at.is_(None),
-            or_(conversations.c.hidden.is_(False), is_version, is_first),
+            ~IS_OF_BACKGROUND_TASK,
             conversations.c.last_message_at.is_not(None) | conversations.c.hidden.is_(False),
         )
         .order_by(time.desc(), conversations.c.seq.desc())

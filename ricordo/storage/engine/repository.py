@@ -234,7 +234,7 @@ class Repository(Generic[V]):
         Raises:
             NotFound: There is none that the scope sees.
         """
-        self.get(tx, scope, id)  # so that nobody locks the rows of others
+        self.get(tx, scope, id)  # a caller must not lock a row that the scope does not see
         tx.lock(self._lock, {"id": id})
         return self.get(tx, scope, id)
 
@@ -424,7 +424,7 @@ class Repository(Generic[V]):
             where: A condition on the row, whose parameters the function takes by name; None: the id
                 alone.
             locked: The field with the id of the row that must be locked, such as "user_id" if the
-                user's lock protects the entity. None: nobody else writes these columns, or their
+                user's lock protects the entity. None: only one writer has these columns, or their
                 new values do not depend on what was read.
         """
         key = attrgetter(locked) if locked and where is None else None

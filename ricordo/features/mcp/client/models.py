@@ -131,13 +131,13 @@ class ServerConfig(RequestPart):
         A variable such as HTTPS_PROXY or NODE_OPTIONS decides where a program sends its secrets.
         """
         sent = {name: secret.get_secret_value() for name, secret in (self.env or {}).items()}
-        kept = [name for name, text in sent.items() if text == MASK]
+        masked_names = [name for name, text in sent.items() if text == MASK]
         is_changed = any(
             text not in (MASK, secrets.environment.get(name)) for name, text in sent.items()
         )
-        if kept and is_changed:
+        if masked_names and is_changed:
             raise Invalid(
-                f"Send the value of {kept[0]} too: a stored variable is never given to a program "
+                f"Send the value of {masked_names[0]} too: a stored variable is never given to a program "
                 "together with new variables."
             )
 
