@@ -106,9 +106,13 @@ def test_a_spent_budget_stops_between_two_pictures(
     agent = new_agent(http)
     ok(http.patch(f"/v1/agents/{agent}/budget", json={"daily_tokens": 90_000}))
     send(http, agent, SAYS, part(png("One")), part(png("Two")))
-    until(lambda: server.read(open_jobs) == ["waiting"])
-    asked = [request for request in server.model.requests if asks_for_caption(request)]
-    assert len(asked) == 1
+
+    def asked() -> list[ModelRequest]:
+        return [request for request in server.model.requests if asks_for_caption(request)]
+
+    # The job waits before its start too, so wait until it has asked the model and was put off.
+    until(lambda: asked() and server.read(open_jobs) == ["waiting"])
+    assert len(asked()) == 1
     (hit,) = [hit for hit in hits(http, agent, "zebra") if hit["in_picture"]]
     assert [picture["text"] for picture in hit["pictures"]] == [CAPTION, ""]
     ok(http.patch(f"/v1/agents/{agent}/budget", json={"daily_tokens": None}))
