@@ -176,7 +176,8 @@ def test_the_shared_label_of_texts_limits_each_of_them_no_more(group: list[str |
         assert shared == group[0]
 
 
-SECRET = "The gate code is 4711 0815, ask ada@home.example about lesson B12X7."
+SECRET = """The gate code is 4711 0815, ask ada@home.example about lesson B12X7.
+She has an extraordinarily old Donaudampfschiff."""
 
 
 @pytest.mark.parametrize(
@@ -186,6 +187,8 @@ SECRET = "The gate code is 4711 0815, ask ada@home.example about lesson B12X7."
         ("Is 4711 0815 right?", True),
         ("Write to <ada@home.example>.", True),
         ("What is b12x7?", True),
+        ("What is a Donaudampfschiff?", True),
+        ("That is extraordinarily good.", False),
         ('{"notes": [{"is 4711 0815 right": 1}]}', True),
         ('["x", {"a": "4711\\n0815"}]', True),
         ("{4711 0815", True),

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ricordo.domain.scope import (
@@ -31,13 +31,16 @@ scopes = st.builds(
     st.sampled_from(["user-a", "user-b", "user-local"]),
     st.sampled_from([None, NOBODY, "user-a", "user-b"]),
     role=st.sampled_from(get_args(Role)),
-    scopes=st.frozensets(st.sampled_from(sorted(ALL_SCOPES))),
+    scopes=st.sampled_from([*ROLE_SCOPES.values(), ALL_SCOPES, ALL_SCOPES - {IMPERSONATE}]),
     caller=st.sampled_from(["", "bot"]),
     is_local_user=st.booleans(),
 )
 
 
 @given(scopes)
+@example(Scope("org-1", "user-s", NOBODY, scopes=ROLE_SCOPES["service"], is_local_user=True))
+@example(Scope("org-1", "user-a", "user-a", scopes=ROLE_SCOPES["service"], is_local_user=True))
+@example(Scope("org-1", "user-b", None, scopes=ROLE_SCOPES["developer"]))
 def test_only_a_caller_with_the_right_acts_for_another_user(scope: Scope) -> None:
     acting = scope.acting_for(ADA)
     if not scope.may(IMPERSONATE) or scope.subject_id == ADA.id:
