@@ -108,9 +108,9 @@ def test_a_destination_is_local_by_its_address_not_by_its_name(
 
 
 def test_an_operator_can_name_local_hosts_and_networks() -> None:
-    networks = LocalNetworks.parse("ollama, 100.64.0.0/10")
+    networks = LocalNetworks.parse("Ollama, ,100.64.3.3/10")
     assert networks.holds("http://ollama:11434")
-    assert networks.holds("http://100.64.3.3")
+    assert networks.holds("http://100.100.0.1")
     assert not networks.holds("http://127.0.0.1")
 
 
@@ -263,12 +263,13 @@ def test_no_part_of_another_message_repeats_a_withheld_line(part: object) -> Non
     assert exempt.messages([original], CLOUD) == [original]
 
 
-def test_a_picture_without_a_forbidden_line_stays() -> None:
+def test_parts_without_a_forbidden_line_stay() -> None:
     clearance = Clearance()
     clearance.withhold("block:human", "local", LINE)
     picture = ImagePart("image/png", "AAAA", text="A cat")
     result = ToolReturnPart("call-1", "note", "success", "Done.", pictures=(picture,))
-    messages = [message("m", "tool", picture, result)]
+    call = ToolCallPart("call-1", "note", '{"gate": "closed"}')
+    messages = [message("m", "tool", picture, result, ReasoningPart("Hm."), TextPart("Hi."), call)]
     assert clearance.messages(messages, CLOUD) == messages
 
 
