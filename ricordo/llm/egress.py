@@ -9,23 +9,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from ricordo.domain.egress import Clearance, Destination, permits
+from ricordo.domain.egress import Clearance, permits
 from ricordo.domain.model import Chunk, EmbeddingPurpose, ModelReply, ModelRequest
 from ricordo.errors import Forbidden
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.chat import whole_reply as whole_reply_of
-
-
-def destination_of(model: ChatModel | Embedder, clearance: Clearance) -> Destination:
-    """Return the destination of the model's calls.
-
-    Args:
-        model: The model. Its provider names the destination, and its address decides whether that
-            is local.
-        clearance: The clearance of the work, for the networks that count as local.
-    """
-    info = model.info
-    return clearance.networks.of_model(info.provider, info.name, info.endpoint)
 
 
 async def ask(
@@ -41,7 +29,7 @@ async def ask(
     Raises:
         ModelError: if the call fails.
     """
-    messages = clearance.messages(request.messages, destination_of(model, clearance))
+    messages = clearance.messages(request.messages, clearance.networks.of_model(model.info))
     if messages is not request.messages:
         request = replace(request, messages=tuple(messages))
     answer = model.answer(request)
@@ -61,7 +49,7 @@ async def whole_reply(model: ChatModel, request: ModelRequest, clearance: Cleara
     Raises:
         ModelError: if the call fails.
     """
-    messages = clearance.messages(request.messages, destination_of(model, clearance))
+    messages = clearance.messages(request.messages, clearance.networks.of_model(model.info))
     return await whole_reply_of(model, replace(request, messages=tuple(messages)))
 
 
@@ -85,7 +73,7 @@ async def embed(
             query may repeat it in other words. Also if one of the texts repeats such a text.
         ModelError: if the call fails.
     """
-    destination = destination_of(embedder, clearance)
+    destination = clearance.networks.of_model(embedder.info)
     if not permits(clearance.label, destination):
         raise Forbidden(
             f"The question was not sent to {destination.name} for its vector: an egress policy "

@@ -18,6 +18,7 @@ from ricordo.domain.egress import (
     permits,
 )
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid
 
 NAMES = ("local", "openai", "anthropic", "mcp", "mcp:school")
@@ -86,7 +87,8 @@ def test_an_invalid_name_is_refused(name: str) -> None:
 def test_a_destination_is_local_by_its_address_not_by_its_name(
     provider: str, name: str, endpoint: str | None, is_local: bool
 ) -> None:
-    assert DEFAULT_NETWORKS.of_model(provider, name, endpoint).is_local == is_local
+    info = ModelInfo(f"{provider}/{name}", provider, name, "openai", endpoint=endpoint)
+    assert DEFAULT_NETWORKS.of_model(info).is_local == is_local
 
 
 def test_an_operator_can_name_local_hosts_and_networks() -> None:
