@@ -387,8 +387,9 @@ def _replaced_tools(
 ) -> tuple[Tool, ...] | None:
     """Return the profile's tools and the agent's further tools; None to keep its tools.
 
-    An agent keeps its tools if a person seems to have chosen them: a tool of its type is missing,
-    the prompt names such a tool, or a rule or an approval names a tool that would be replaced.
+    An agent keeps its tools if a person seems to have chosen them. That is so if a tool of its type
+    is missing, if the prompt names such a tool, or if a rule or an approval names a tool that would
+    be replaced.
     """
     type_tools = set(TRAITS[state.agent.agent_type].base_tools)
     by_name = {tool.name: tool for tool in state.tools}

@@ -3,10 +3,10 @@
 Similarities and the final order are in `fusion.py`. A word in one turn also counts for the turns
 around it, because an answer seldom repeats the words of its question. So a search spreads each hit
 to the neighbouring turns, and the index stores nothing about neighbours. The share of a neighbour
-depends on the distance in words: a short turn answers the turn before it, but a page of text is
-understood alone. To measure distances, documents are laid out in slots of `SLOT_WORDS` words. The
-turns of a session follow each other; a few empty slots separate sessions and surround a long text.
-With this layout, spreading is a sum of shifted arrays.
+depends on the distance in words. A short turn usually answers the turn before it, but a page of
+text is understood alone. To measure distances, documents are laid out in slots of `SLOT_WORDS`
+words. The turns of a session follow each other; a few empty slots separate sessions and surround a
+long text. With this layout, spreading is a sum of shifted arrays.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
-# The `form` of a record: the lowest bit is set if the text ends with a question, the other bits are
-# the number of the part, from 1 on, or 0 for an uncut text. The parts of a text have consecutive
-# positions.
+# The `form` of a record. Its lowest bit is set if the text ends with a question. The other bits are
+# the number of the part, counted from 1, or 0 for an uncut text. The parts of a text have
+# consecutive positions.
 ASKS = 1
 PART_SHIFT = 1
 # A longer pause (microseconds) between two turns begins another session. A turn after it seldom
@@ -52,9 +52,9 @@ FEW_HITS = 1 / 256
 # shrinks in proportion to the length.
 QUESTION_MALUS = 0.17
 QUESTION_WORDS = 20
-# The score of a long text, by words and by similarity, combines the mean of its parts (with this
-# share) and its best part (with the rest). The best part alone would favour long texts, since one
-# of many parts is more likely to be good by chance.
+# The score of a long text is a mixture: this share of the mean of its parts, and the rest of its
+# best part. This holds by words and by similarity. The best part alone would favour long texts,
+# since one of many parts is more likely to be good by chance.
 MEAN_SHARE = 0.5
 # A text's similarity gets shares from this many slots on both sides.
 SIMILARITY_REACH = 2

@@ -179,8 +179,8 @@ def put(
 def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: int) -> None:
     """If a flush of the owner's buffer is due, add a job for it.
 
-    A long buffer is flushed at once. A short buffer is flushed soon if this process adds few jobs,
-    otherwise later, since one flush of many rows costs less than many small ones.
+    A long buffer is flushed at once. A short buffer is flushed soon if this process adds few jobs.
+    Otherwise it is flushed later, since one flush of many rows costs less than many small ones.
 
     Args:
         tx: The transaction that wrote the rows.

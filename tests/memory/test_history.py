@@ -68,8 +68,8 @@ class Waiting:
 class Model:
     """A plain model of memory.
 
-    It holds the tree after each version, the proposals that wait, those that would wait again if
-    their block were restored, and the authors and labels of rejected ones.
+    It holds the tree after each version, and the proposals that wait. It also holds the proposals
+    that would wait again if their block were restored, and the authors and labels of rejected ones.
     """
 
     tree: dict[str, str] = field(default_factory=dict)

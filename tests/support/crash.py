@@ -1,8 +1,8 @@
 """The crash campaign: servers are killed at random points of turns and jobs while clients talk.
 
 No acknowledged change may be lost. On SQLite there is one server. On PostgreSQL several servers
-share the database. At the end one of them is frozen in the middle of a turn for longer than its
-lease, and resumes after another server has closed that turn. Without kills the campaign is a load
+share the database. At the end one of them is frozen in the middle of a turn, for longer than its
+lease. It resumes after another server has closed that turn. Without kills the campaign is a load
 test in which "busy" is the only refusal. `await run_campaign(folder, Size(kills=300))` returns what
 was done, or raises AssertionError with the seed and the errors. On the command line: `python -m
 tests.support.crash --kills 300`, `--servers 2 --kills 25 --turns 2000 --every 4`, `--clients 50
