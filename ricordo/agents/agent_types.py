@@ -232,8 +232,8 @@ def given_messages(
         state: The new agent with its conversation.
         clock: Gives the messages' creation times.
         new_messages: The client's messages in order, without a system message. If the agent speaks
-            by calls, an assistant's message becomes a call of `send_message` with its result, and
-            only its text is used.
+            by calls, an assistant's message becomes a call of `send_message` with its result. Only
+            the message's text is used.
     """
     speaks_by_calls = TRAITS[state.agent.agent_type].style == "heartbeat"
     first_messages: list[Message] = []

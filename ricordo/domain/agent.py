@@ -35,8 +35,9 @@ MANAGES = "manages_group"
 # Key of two numbers in an agent's settings: the most messages in its window after a turn, and the
 # number of messages that stay if there are more.
 MESSAGE_BUFFER = "message_buffer"
-# For context windows up to this many tokens: the number of open files, and the characters shown of
-# each (values of the retired Letta V1 server).
+# Each row has the tokens of a context window, the number of files that may be open in windows up to
+# this size, and the characters that are shown of each file. The values are those of the retired
+# Letta V1 server.
 _FILE_LIMITS = (
     (8_000, 3, 5_000),
     (32_000, 5, 15_000),

@@ -444,7 +444,7 @@ class _SplitEdits:
         direct: Edits to apply at once.
         waiting: Edits that need approval.
         texts: Direct edits by block. They are set only if each call changes just the text of one
-            block, since no block then depends on another; otherwise None.
+            block, because then no block depends on another. Otherwise they are None.
     """
 
     edits: Sequence[MemoryEdit]

@@ -32,8 +32,8 @@ NO_CONVERSATION = 0
 # The words in a slot, which is about a short turn. Distances are measured between the middles of
 # two turns.
 SLOT_WORDS = 35
-# The reach of a hit, in slots. A hit counts ten tenths for its turn, and 4, 3, 2, 1 tenths
-# for turns that are one to four slots away.
+# The reach of a hit, in slots. A hit counts fully for its turn. For turns that are one, two, three
+# or four slots away it counts 0.4, 0.3, 0.2 or 0.1. Counts are stored in tenths.
 REACH = 4
 TENTHS = 10
 # The most repeats of a word that raise the score. With this limit, the sums of hits in this module
@@ -44,8 +44,8 @@ SATURATION = 1.2
 LENGTH_SHARE = 0.75
 # The bit that marks a hit in the speaker's name.
 _NAMED = 128
-# If a term has fewer hits than this share of all slots, it is faster to update only the slots
-# around its hits.
+# A term may have fewer hits than this share of all slots. Then it is faster to update only the
+# slots around its hits.
 FEW_HITS = 1 / 256
 # A question is seldom the answer to another question. So the score of a text that ends with a
 # question mark is lowered by this share. For a text of more than QUESTION_WORDS words, the share
@@ -92,8 +92,8 @@ class DocumentColumns:
     """A partition's documents by position.
 
     `count` of them are `alive`. `worth` is a factor for a document's score. If any text is in
-    parts, `starts` are the first positions of all texts, and `far` has the neighbours that are far
-    apart. Otherwise both are None.
+    parts, `starts` has the first positions of all texts. `far` has the neighbours that are far
+    apart. If no text is in parts, both are None.
     """
 
     number: Integers

@@ -556,8 +556,8 @@ def add_vectors(
         size: The number of dimensions.
 
     Returns:
-        True if these vectors have now replaced those of the same model: the batch's model has the
-            suffix `NEW`, and no position is left. Otherwise False.
+        True if these vectors have now replaced the old ones. That is so if the batch's model has
+            the suffix `NEW`, and no position is left. Otherwise False.
 
     Raises:
         Conflict: another process stored them meanwhile, or the model's vectors have a new size.

@@ -27,7 +27,7 @@ from ricordo.storage.schema.core_tables import messages, passages, search_buffer
 
 log = logging.getLogger(__name__)
 FLUSH = "search.flush"
-# With this number of rows in the buffer, a search takes about a millisecond longer, so a flush is
+# With this number of rows in the buffer, a search takes about a millisecond longer. So a flush is
 # due at once. A shorter buffer is flushed soon after its first row, because only flushed documents
 # get stored vectors.
 LONG_BUFFER = 256

@@ -124,8 +124,8 @@ class Watch:
     def _read(self) -> dict[str, int]:
         """Return a hash of the rows of each table.
 
-        It leaves out data that changes in the background: jobs, the search index, the audit log,
-        and the time at which a key was last used.
+        Data that changes in the background is left out: jobs, the search index, the audit log, and
+        the time at which a key was last used.
         """
         names = [
             row[0]
@@ -679,9 +679,9 @@ def test_a_users_data_is_refused_to_other_users_whatever_their_scopes(
 def asked_once(shared: list[Cell], kind: str) -> list[Cell]:
     """Return the shared routes that this caller calls in the short form.
 
-    Each route is called by one caller: by another user if a user's key can have its scopes, or else
-    by a developer. The services call none, since they get the same responses as those two. In the
-    long form every caller calls every route.
+    Each route is called by one caller. This is another user if a user's key can have the route's
+    scopes, or else a developer. The services call none, since they get the same responses as those
+    two. In the long form every caller calls every route.
     """
     by_a_user = {
         cell

@@ -1,7 +1,7 @@
 """The history of a block's text.
 
-After any sequence of changes, the history, its blame and its diffs equal those of a plain model,
-and the ids equal git's.
+After any sequence of changes, the history, its blame and its diffs equal those of a plain model.
+The ids equal those that git computes.
 """
 
 import itertools

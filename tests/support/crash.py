@@ -72,7 +72,7 @@ class Size:
 
     It lasts until the numbers of turns and kills are reached, with a kill about every `every`
     seconds. On PostgreSQL a killed server's work is free once its lease has expired. With
-    `hurries`, all leases at a kill are cut to a second, and the jobs of the killed server are free
+    `hurries`, all leases are cut to a second at a kill, and the jobs of the killed server are free
     at once.
     """
 
@@ -302,8 +302,8 @@ class _Campaign:
                 self.settling[one.token] = settling
                 if self.is_alone:
                     await settling
-                # If several agents talk, this client continues with another agent, since this one
-                # may have to wait for a dead server's lease.
+                # If several agents talk, this client continues with another agent. This agent may
+                # have to wait for a dead server's lease.
 
     async def _settle(self, one: Said, plan: str) -> None:
         """Send until the turn ends; for that a lease may have to expire."""
