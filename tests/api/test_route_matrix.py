@@ -670,8 +670,8 @@ def test_a_users_data_is_refused_to_other_users_whatever_their_scopes(
             continue
         assert (answer.status_code in REFUSED) == is_hers, (cell, answer.text)
         assert answer.status_code != 422, (cell, answer.text)
-    # The calls above must not have changed Ada's data. In the short form, a caller that names her
-    # by id calls no shared route, so this costly check is skipped.
+    # The calls above must not have changed Ada's data. This check is costly. In the short form it
+    # is skipped for callers that name her by id, since they call no shared route.
     if is_whole or not names_by_id:
         assert her_view(world, cells, world.shared | world.own) == view
 

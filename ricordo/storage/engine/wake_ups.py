@@ -41,8 +41,8 @@ _IDLE = text(
     """SELECT id FROM procrastinate_jobs AS sent WHERE status = 'doing' AND NOT EXISTS (
         SELECT 1 FROM jobs WHERE jobs.id = sent.queueing_lock AND jobs.status = 'running')"""
 )
-# procrastinate sends no notification when a lock becomes free: the next wake-up of the key would
-# wait until a worker polls.
+# procrastinate sends no notification when a lock becomes free. Without this statement the next
+# wake-up of the key would wait until a worker polls.
 _FINISH = text(
     """WITH used AS (DELETE FROM procrastinate_jobs WHERE id = ANY(:numbers) RETURNING lock)
     SELECT pg_notify('procrastinate_queue_v1#ricordo', '{"type": "job_inserted", "job_id": 0}') WHERE EXISTS (
