@@ -203,6 +203,27 @@ def test_the_sleeping_agent_runs_after_the_first_turn_and_every_nth_turn(
     assert group["last_processed_message_id"].startswith("message-")
 
 
+def test_a_run_that_is_due_after_a_turn_without_an_answer_follows_the_next_turn(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    def answer(request: ModelRequest) -> Line:
+        if not is_asleep(request) and "Fail." in request.messages[-1].text:
+            raise ModelError("llm_bad_request", "No.")
+        return finish_edits(request)
+
+    server.answers_with(answer)
+    agent = main_agent(http)
+    set_frequency(http, agent, 3)
+    ids = [say(http, agent, f"Turn {number}.") for number in range(3)]
+    path = f"/v1/agents/{agent['id']}/messages"
+    assert http.post(path, json={"input": "Fail."}).status_code >= 400
+    ids += [say(http, agent, f"Turn {number}.") for number in range(3, 7)]
+    assert [len(started) for started in ids] == [1, 0, 0, 1, 0, 0, 1]
+    wait_for_runs(http, [run_id for started in ids for run_id in started])
+    told = "\n".join(transcripts_of(server))
+    assert [told.count(f"user: Turn {number}.") for number in range(7)] == [1] * 7
+
+
 @pytest.mark.parametrize(
     ("frequency", "expected"), [(None, [1, 1, 1]), (0, [0, 0, 0]), (1, [1, 1, 1])]
 )
