@@ -65,7 +65,7 @@ class Indexer:
 
         Args:
             job: A job of the kind `search.flush`. Its payload names the partition's `owner_id`.
-            report: Gets the number of finished rows, for both of its numbers.
+            report: Gets the number of finished rows twice: as the number done, and as the total.
         """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.flush import FLUSHED_AT_ONCE, pack_rows, write_rows
@@ -225,7 +225,8 @@ class Indexer:
                 size = len((await embed(embedder, [""], clearance, self.payer))[0])
             return {(record.document, record.part): record.vector for record in records}, size
         await index.upsert(batch.owner_id.removesuffix(NEW), embedder.handle, records)
-        # The vectors are in the external index. Empty ones here only count the embedded documents.
+        # The vectors are in the external index. Zeros of one dimension are stored here, only to
+        # count the embedded documents.
         return {}, 1
 
     async def _delete_documents(self, owner_id: str) -> int:
