@@ -26,6 +26,7 @@ TOOLS = ("open_files", "grep_files", "semantic_search_files")
 MARK = "has_folders"  # in the settings of an agent with folders
 DETACH = "files.detach_folder"
 DETACHED_AT_ONCE = 50  # agents
+_ATTEMPTS = 100  # each killed one may have detached many agents
 _LONGEST_NAME = 255
 _PART = 1024 * 1024  # bytes of one row of an upload
 
@@ -166,7 +167,8 @@ def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
         deletion.add_job(tx, folder.organization_id, "archive", folder.archive_id)
     else:
         payload = {"folder_id": folder_id, "archive_id": folder.archive_id}
-        jobs.add(tx, Job(DETACH, folder.organization_id, payload, key=folder_id))
+        job = Job(DETACH, folder.organization_id, payload, key=folder_id, most_attempts=_ATTEMPTS)
+        jobs.add(tx, job)
 
 
 async def detach_from_agents(runtime: Runtime, job: Job, report: Report) -> None:

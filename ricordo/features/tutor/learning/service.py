@@ -46,7 +46,6 @@ from ricordo.features.tutor.learning.reviews import end_of_day
 from ricordo.features.tutor.learning.state import skill_states
 from ricordo.memory.schemas import similar_name
 from ricordo.memory.unwanted import rules_of
-from ricordo.search.vector_index import portions
 from ricordo.storage import activity, users, versions
 from ricordo.storage.engine.store import Transaction
 
@@ -256,7 +255,8 @@ def students_with_due(tx: Transaction, students: Sequence[User], course: Course)
         return set()
     choices = queries.choices_of_course(tx, students[0].organization_id, course.name)
     due: set[str] = set()
-    for some in portions(students, _EXAMINED_AT_ONCE):
+    for start in range(0, len(students), _EXAMINED_AT_ONCE):
+        some = students[start : start + _EXAMINED_AT_ONCE]
         facts = queries.facts_of_students(tx, [student.id for student in some], course.name)
         for student in some:
             learner = Learner(student, course, choices.get(student.id, queries.LearnerChoice()))
