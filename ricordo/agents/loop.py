@@ -49,6 +49,7 @@ from ricordo.domain.event import (
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, ModelSettings, Restarted
 from ricordo.errors import Invalid, ModelError
+from ricordo.llm.adaptation import reads_plain_results
 from ricordo.llm.answer_format import with_instruction
 from ricordo.llm.answer_limits import usual_output_tokens
 from ricordo.llm.egress import ask
@@ -258,8 +259,8 @@ async def _answer_of(
                 calibrate(turn, request, item.usage)
             yield item
     except EmptyReply as error:
-        # A background run needs no text. An agent that asked another agent reads the results of its
-        # calls.
+        # Nobody reads the text of a background run. An agent that asked this one can read the
+        # results of its calls instead of a text.
         is_wordless = turn.request.delivery.is_background or turn.request.delivery.callers
         if not (is_wordless and is_after_results(request)):
             raise
@@ -301,7 +302,7 @@ def build_request(
         system = f"{system}\n\n{overrides.instructions}" if overrides.instructions else system
         window = [window[0].with_text(with_skills(system, overrides.client_skills)), *window[1:]]
     packs = TRAITS[agent.agent_type].packs_user_messages
-    is_plain = turn.reads_plain_results
+    is_plain = reads_plain_results(turn.model, turn.learned, turn.profile)
     shown_messages = transcript(
         window,
         agent.timezone,
@@ -459,7 +460,7 @@ def _refused_a_picture(
 ) -> bool:
     """Return whether the model may have refused a picture.
 
-    Learns from a request that was too long, and raises all other errors.
+    The turn learns from a request that was too long. All other errors are raised again.
     """
     # Some servers answer 400 to a picture and some 500. Without a second try, one picture in the
     # window would block the agent for good.

@@ -54,7 +54,6 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
-from ricordo.llm.egress import destination_of
 from ricordo.llm.registry.organization_providers import OrganizationModels
 from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state, refusal, require_permitted
@@ -99,8 +98,8 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
             meant.
 
     Returns:
-        The turn, whose lease is taken and whose input is stored; or the id of an earlier run with
-        the same request, which was not cut off.
+        The turn: its lease is taken, and its input is stored. If an earlier run had the same
+        request and was not cut off, its id is returned instead.
 
     Raises:
         NotFound: The agent, the conversation or a model does not exist.
@@ -272,7 +271,7 @@ def _load_turn(
     if is_borrowed:
         limit = WindowLimit(own_window=own_state.agent.context_window)
     clearance = Clearance(runtime.networks)
-    destination = destination_of(model, clearance)
+    destination = clearance.networks.of_model(model.info)
     find_spans = partial(spans_of, runtime.settings.data_dir)
     state = cleared_state(state, destination, clearance, find_spans)
     return TurnContext(

@@ -152,10 +152,10 @@ def route_path(scope: Scope) -> str:
 class Guard:
     """Identifies the caller before any route, and refuses callers without a needed key.
 
-    Without keys, an attacker reaches this server only through a browser: with a page of another
-    origin, or with a host name that was made to point here (DNS rebinding). Both are detected by
-    their Origin and Host headers and refused. With a login's cookie, only pages of this server may
-    write.
+    Without keys, an attacker reaches this server only through a browser. The attacker uses a page
+    of another origin, or a host name that was made to point here (DNS rebinding). Both are detected
+    by their Origin and Host headers and refused. With a login's cookie, only pages of this server
+    may write.
     """
 
     def __init__(
@@ -258,9 +258,8 @@ class Guard:
     async def _knows(self, scope: Scope, runtime: Any, key: str) -> bool:
         """Record the scope of this key; return False for an unknown key."""
         address = (scope.get("client") or ("",))[0]
-        await self._authentication.slow_down(address, key)
         is_near = key.startswith(OPERATOR) and _is_near(scope)
-        caller = await self._authentication.scope_of(runtime, key, is_near=is_near)
+        caller = await self._authentication.scope_of(runtime, key, address, is_near=is_near)
         scope[REQUEST_SCOPE] = caller
         if caller is None:
             self._authentication.note_failure(address)

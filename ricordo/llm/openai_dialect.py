@@ -18,7 +18,7 @@ Replay = Literal["nothing", "field", "details", "chunks"]
 class Dialect:
     """The deviations of a server from the format.
 
-    `effort` says how the reasoning effort is set, and `efforts` its levels; `replays` says how
+    `effort` says how the reasoning effort is set, and `efforts` are its levels. `replays` says how
     earlier reasoning is sent back, and `provider` marks that reasoning. With
     `reads_special_tokens`, the server reads special tokens in texts as tokens. `memory_in_prompt`
     says when the memory in the prompt is rendered again. A local server reuses work on an unchanged
@@ -130,6 +130,7 @@ def is_providers_own(base_url: str) -> bool:
     return is_openai(base_url) or base_url.startswith("https://api.anthropic.com")
 
 
+@lru_cache(maxsize=1024)
 def dialect_of(endpoint_type: str, base_url: str, model: str = "", provider: str = "") -> Dialect:
     """Return the dialect of one of the models at an address.
 

@@ -75,9 +75,9 @@ _YEAR_FIRST = re.compile(
 def named_times(query: str, now: int) -> list[tuple[int, int]]:
     """Return the ranges [start, end) in µs UTC that a question names, in order.
 
-    A month without a year, or a day of such a month, gives a range in this year and in each of the
-    `YEARS_BACK` years before, newest first. Other times without a year mean the last such time
-    before `now`. No such range begins after `now`.
+    A month without a year, or a day of such a month, gives several ranges, newest first. They are
+    in this year and in each of the `YEARS_BACK` years before. Other times without a year mean the
+    last such time before `now`. No such range begins after `now`.
 
     Args:
         query: The question. Its first 1,000 characters are read.
