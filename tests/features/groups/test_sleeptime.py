@@ -15,8 +15,8 @@ from sqlalchemy import select, text
 
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
-from ricordo.errors import ModelError
-from ricordo.features.groups import sleep_queries
+from ricordo.errors import ModelError, Unavailable
+from ricordo.features.groups import sleep_queries, sleeptime
 from ricordo.llm.scripted import Line, call
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.schema.core_tables import jobs, steps
@@ -203,25 +203,28 @@ def test_the_sleeping_agent_runs_after_the_first_turn_and_every_nth_turn(
     assert group["last_processed_message_id"].startswith("message-")
 
 
-def test_a_run_that_is_due_after_a_turn_without_an_answer_follows_the_next_turn(
-    server: ServerInThread, http: httpx2.Client
+def test_a_due_run_that_could_not_be_planned_follows_the_next_turn(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def answer(request: ModelRequest) -> Line:
-        if not is_asleep(request) and "Fail." in request.messages[-1].text:
-            raise ModelError("llm_bad_request", "No.")
-        return finish_edits(request)
-
-    server.answers_with(answer)
+    server.answers_with(finish_edits)
     agent = main_agent(http)
     set_frequency(http, agent, 3)
-    ids = [say(http, agent, f"Turn {number}.") for number in range(3)]
-    path = f"/v1/agents/{agent['id']}/messages"
-    assert http.post(path, json={"input": "Fail."}).status_code >= 400
-    ids += [say(http, agent, f"Turn {number}.") for number in range(3, 7)]
-    assert [len(started) for started in ids] == [1, 0, 0, 1, 0, 0, 1]
-    wait_for_runs(http, [run_id for started in ids for run_id in started])
+
+    def talk(first: int, last: int) -> list[list[str]]:
+        return [say(http, agent, f"Turn {number}.", "ada") for number in range(first, last)]
+
+    def fail(*_: Any) -> None:
+        raise Unavailable("The prompt cannot be rendered.")
+
+    # For a while, the sleeping agent gets no conversation.
+    with monkeypatch.context() as patch:
+        patch.setattr(sleeptime, "begin_default", fail)
+        assert talk(0, 2) == [[], []]
+    started = talk(2, 6)
+    assert [len(ids) for ids in started] == [1, 0, 0, 1]
+    wait_for_runs(http, [run_id for ids in started for run_id in ids])
     told = "\n".join(transcripts_of(server))
-    assert [told.count(f"user: Turn {number}.") for number in range(7)] == [1] * 7
+    assert [told.count(f"user: Turn {number}.") for number in range(6)] == [1] * 6
 
 
 @pytest.mark.parametrize(
