@@ -19,10 +19,12 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs as jobs_table
 from ricordo.storage.schema.memory_tables import blocks as blocks_table
 from tests.agents.conftest import open_stage, stage
+from tests.conftest import BOTH
 from tests.seams.stage import Stage
 from tests.seams.stores import count_statements, killed_after
 
 __all__ = ["open_stage", "stage"]
+DATABASES = BOTH
 SCOPE = Scope()
 COURSE = """
 title = "Essays"
