@@ -55,8 +55,6 @@ RETRY_AFTER = "5"
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 # The cookie with a login's key.
 COOKIE = "ricordo_session"
-# The header that names the user for whom a service or the administrator acts.
-USER_HEADER = b"x-ricordo-user"
 _TOO_OFTEN = "This key was used too often within a minute. Wait {} s, or ask for a higher limit."
 _OWN_PAGES_ONLY = (
     "With a login's cookie only pages of this server may write. Programs must send a key."

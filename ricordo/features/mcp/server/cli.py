@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from ricordo.api.user_header import encoded_name
 from ricordo.cli.client import Client, any_server, set_up_quiet_logs
 from ricordo.errors import RicordoError
 
@@ -90,7 +91,7 @@ def _answers(client: "Client", line: str, user: str | None) -> Iterator[str]:
         message = json.loads(line)
         headers = _headers(message)
         if user:
-            headers["X-Ricordo-User"] = user
+            headers["X-Ricordo-User"] = encoded_name(user)
         yield from client.events_of("/mcp", message, headers)
     except (ValueError, RicordoError) as error:
         id = message.get("id") if isinstance(message, dict) else None
