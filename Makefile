@@ -70,7 +70,7 @@ lock: .venv/.developing
 types: .venv/.developing
 	cd clients/typescript && npm ci
 	$(BIN)/python deploy/typescript_types.py
-dist: .venv/.developing types
+dist: .venv/.developing
 	$(BIN)/python -m hatchling build --directory $(DIST)
 	$(BIN)/python deploy/sbom.py $(DIST)
 
