@@ -12,11 +12,10 @@ from fastapi.exceptions import RequestValidationError
 from ricordo.agents import lifecycle
 from ricordo.agents.call_context import CallContext
 from ricordo.api.bodies import decode
-from ricordo.api.guard import FIELDS, route_path
+from ricordo.api.guard import FIELDS, USER_HEADER, named_user, route_path
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.warnings import warn
-from ricordo.api.user_header import named_user
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import pattern
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
@@ -86,9 +85,9 @@ async def _open_context(request: Request) -> HttpCall:
         _require_ids(request.path_params)
     runtime = request.app.state.runtime
     scope = request.scope[REQUEST_SCOPE]
-    header = named_user(request.scope["headers"])
-    if (scope.subject_id == NOBODY or header is not None) and scope.may(IMPERSONATE):
-        scope = await _acting(runtime.store, scope, request, header)
+    is_for_other = scope.subject_id == NOBODY or USER_HEADER.decode() in request.headers
+    if is_for_other and scope.may(IMPERSONATE):
+        scope = await _acting(runtime.store, scope, request)
     context = HttpCall(runtime, scope, request)
     if route_path(request.scope) in _SELECT_BY_USER and scope.subject_id is None:
         return context
@@ -199,13 +198,13 @@ async def for_user(
     return replace(context, scope=scope.acting_for(subject))
 
 
-async def _acting(store: Store, scope: Scope, request: Request, header: str | None) -> Scope:
+async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
     """Return the scope for acting as a user.
 
-    `header` is the user that the header names. If the caller is bound to no user, the path names
-    the user. A new user is created, except by a request that only reads. Raises NotFound, Invalid,
-    Forbidden.
+    The header names the user. If the caller is bound to no user, the path names the user. A new
+    user is created, except by a request that only reads. Raises NotFound, Invalid, Forbidden.
     """
+    header = named_user(request.scope["headers"])
     name = header
     if name is None and scope.subject_id == NOBODY:
         name = request.path_params.get("user_id")

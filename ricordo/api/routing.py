@@ -38,11 +38,10 @@ from ricordo.api.answers import (
     read_answer,
 )
 from ricordo.api.bodies import LARGE, LARGE_BODIES, MOST_BYTES, CountedBody, read_and_respond
-from ricordo.api.guard import RETRY_AFTER, refuse, route_path
+from ricordo.api.guard import RETRY_AFTER, USER_HEADER, refuse, route_path
 from ricordo.api.models.base import RefusalResponse, maker
 from ricordo.api.models.warnings import REASONS, header_of
 from ricordo.api.openapi_document import OpenApiDocument
-from ricordo.api.user_header import named_user
 from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
@@ -308,7 +307,9 @@ def refusal_of(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] 
             403,
             f"This key lacks the scope {wanted}. Ask an administrator for a key that has it.",
         )
-    if named_user(scope["headers"]) is not None and not caller.may(IMPERSONATE):
+    if any(name.lower() == USER_HEADER for name, _ in scope["headers"]) and not caller.may(
+        IMPERSONATE
+    ):
         return 403, "This key may not act for other users. Leave out the header x-ricordo-user."
     user = scope.get("path_params", {}).get("user_id")
     if (

@@ -11,7 +11,7 @@ import orjson
 from fastapi import Request
 from starlette.types import Message
 
-from ricordo.api.user_header import USER_HEADER, encoded_name, named_user
+from ricordo.api.guard import USER_HEADER, named_user
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import DatabaseFailed, RicordoError
 
@@ -51,7 +51,7 @@ class Api:
             user = named_user(request.scope["headers"])
         self._headers = []
         if user:
-            self._headers.append((USER_HEADER, encoded_name(user).encode()))
+            self._headers.append((USER_HEADER, quote(user).encode()))
 
     async def get(self, path: str, **query: Any) -> Any:
         """Return the answer to GET.

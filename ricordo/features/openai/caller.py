@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from ricordo.api.call import RequestContext, scope_of_user
-from ricordo.api.user_header import named_user
+from ricordo.api.guard import named_user
 from ricordo.domain.scope import ACTING_SCOPE, IMPERSONATE, NOBODY
 from ricordo.errors import Forbidden, Invalid
 from ricordo.features.openai.options import OpenAIApiSettings

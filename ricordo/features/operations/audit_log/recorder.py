@@ -15,8 +15,7 @@ from typing import Any
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.api.guard import route_path
-from ricordo.api.user_header import named_user
+from ricordo.api.guard import named_user, route_path
 from ricordo.domain.scope import ACTING_SCOPE, RECORDED_SCOPE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
 from ricordo.features.operations.audit_log.queries import AuditDraft
