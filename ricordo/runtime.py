@@ -19,11 +19,12 @@ from ricordo.llm.answer_limits import ModelSpeeds
 from ricordo.llm.policy import policy_from
 from ricordo.llm.registry.models import Models
 from ricordo.llm.registry.organization_providers import FRESH_SECONDS, OrganizationProviders
-from ricordo.memory.recall import Recall
+from ricordo.memory.recall import Recall, VectorCache
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.summary import RestingWriters
 from ricordo.plugins import AfterTurn, Plugins, PromptAddition
 from ricordo.sandbox.service import Sandbox
+from ricordo.search.embedding_costs import EmbeddingAccount
 from ricordo.search.indexer import Indexer
 from ricordo.search.vector_index import VectorIndex
 from ricordo.secret import Secret
@@ -137,7 +138,7 @@ class Runtime:
     is_stopping: bool = False
     networks: LocalNetworks = field(init=False)
     organization_providers: OrganizationProviders = field(init=False)
-    recall: Recall = field(init=False)
+    _vector_cache: VectorCache = field(init=False, default_factory=VectorCache)
     additions: list[PromptAddition] = field(init=False)
     after_turn: list[AfterTurn] = field(init=False)
     indexing: Indexer = field(init=False)
@@ -165,9 +166,6 @@ class Runtime:
         embedders = self.models.embedders
         index_name = settings.message_vectors
         networks = self.networks
-        self.recall = Recall(
-            self.store, embedders, self.indexes, messages_index=index_name, networks=networks
-        )
         self.indexing = Indexer(
             self.store, embedders, self.indexes, messages_index=index_name, networks=networks
         )
@@ -187,6 +185,44 @@ class Runtime:
             if is_for_all or is_used or not tools.isdisjoint(addition.tools):
                 states = addition.complete(tx, states)
         return states
+
+    def embedding_account(
+        self, scope: Scope, agent_id: str | None = None, user_id: str | None = None
+    ) -> EmbeddingAccount:
+        """Return the account that pays for the embeddings of a request or a turn.
+
+        Args:
+            scope: The caller, with the organization that pays and the user of the work.
+            agent_id: The agent that is searched, whose budget is checked too; None without one.
+            user_id: The user of the turn; None: the user of the scope.
+        """
+        return EmbeddingAccount(
+            self.store,
+            self.settings,
+            scope.organization_id,
+            user_id=user_id or scope.subject,
+            agent_id=agent_id,
+        )
+
+    def recall_for(
+        self, scope: Scope, agent_id: str | None = None, user_id: str | None = None
+    ) -> Recall:
+        """Return the searches for a request or a turn.
+
+        Args:
+            scope: The caller, whose organization pays for embeddings.
+            agent_id: The agent that is searched; None for a search of several agents.
+            user_id: The user of the turn; None: the user of the scope.
+        """
+        return Recall(
+            self.store,
+            self.models.embedders,
+            self.indexes,
+            payer=self.embedding_account(scope, agent_id, user_id),
+            cache=self._vector_cache,
+            messages_index=self.settings.message_vectors,
+            networks=self.networks,
+        )
 
     def new_clearance(self) -> Clearance:
         """Return a clearance for a piece of work whose sources are not yet read."""

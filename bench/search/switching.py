@@ -135,7 +135,7 @@ class Switch:
         )
 
     def _recall(self) -> Recall:
-        return Recall(self._store, Models(self._new, self._old))  # type: ignore[arg-type]
+        return Recall(self._store, Models(self._new, self._old), payer=None)  # type: ignore[arg-type]
 
     async def _ask(self, recall: Recall, archive_id: str, question: str) -> list[FoundPassage]:
         return await recall.passages(question, PassageFilter((archive_id,)), LIMIT)

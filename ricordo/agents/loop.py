@@ -384,6 +384,13 @@ async def run_tools(
         shows_edits=turn.memory_in_prompt == "step",
     )
 
+    open_recall = partial(
+        turn.runtime.recall_for,
+        turn.request.scope,
+        turn.state.agent.id,
+        user_id=turn.run.user_id,
+    )
+
     def context(call_id: str) -> ToolContext:
         return ToolContext(
             call_id=call_id,
@@ -391,7 +398,7 @@ async def run_tools(
             memory=step.memory,
             store=turn.runtime.store,
             scope=turn.request.scope,
-            all_recall=turn.runtime.recall,
+            open_recall=open_recall,
             settings=turn.runtime.settings,
             call_tool=call_tool,
             turn_began=turn.began_at,

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from ricordo.agents.agent_types import memory_in_prompt, profile_of, with_profile
-from ricordo.agents.budgets import DAILY_TOKENS, require_budget
 from ricordo.agents.conversations import (
     DEFAULT,
     SHARED,
@@ -65,6 +64,7 @@ from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, proposals, runs
 from ricordo.storage import tools as stored_tools
+from ricordo.storage.budgets import DAILY_TOKENS, require_budget
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.message_cache import read_window
 from ricordo.tools.rules import CallRules, FinishedCall, finished_calls

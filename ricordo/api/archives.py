@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Query, Response
 
-from ricordo.agents.budgets import embeddings_noted, require_budget
 from ricordo.agents.deletion import delete_archive
 from ricordo.api.call import (
     Paged,
@@ -40,7 +39,6 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.text import Json
 from ricordo.errors import Unsupported
 from ricordo.llm.egress import destination_of, embed
-from ricordo.llm.embedding.remote import RemoteEmbedder
 from ricordo.memory.commit import file_passages
 from ricordo.search import index
 from ricordo.search.index import PassageFilter, insert_passages
@@ -250,7 +248,7 @@ async def _add_vectors(
 
     Tokens of a provider's model count toward the budgets and are in the ledger.
     """
-    scope = context.scope
+    account = context.runtime.embedding_account(context.scope, agent_id)
     by_model: dict[str, list[Json]] = {}
     for passage in passages:
         if config := passage["embedding_config"]:
@@ -259,21 +257,14 @@ async def _add_vectors(
         embedder = context.runtime.models.embedders.get(handle)
         destination = destination_of(embedder, context.runtime.new_clearance())
         group = [passage for passage in group if permits(labels[passage["id"]], destination)]  # noqa: PLW2901
-        if isinstance(embedder, RemoteEmbedder):
-            await context.store.read(partial(_require_budget, context=context, agent_id=agent_id))
-        async with embeddings_noted(
-            context.store, scope.organization_id, user_id=scope.subject, agent_id=agent_id
-        ):
-            vectors = await embed(
-                embedder, [passage["text"] for passage in group], context.runtime.new_clearance()
-            )
+        vectors = await embed(
+            embedder,
+            [passage["text"] for passage in group],
+            context.runtime.new_clearance(),
+            account,
+        )
         for passage, vector in zip(group, vectors, strict=True):
             passage["embedding"] = vector
-
-
-def _require_budget(tx: Transaction, *, context: RequestContext, agent_id: str) -> None:
-    agent = agents.load(tx, context.scope, agent_id).agent
-    require_budget(tx, context.runtime.settings, agent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +324,7 @@ async def search_passages(
             ids, zone(agents.timezone(tx, context.scope, agent_id)), context.scope.subject_id
         )
 
-    hits = await context.runtime.recall.passages(
+    hits = await context.runtime.recall_for(context.scope, agent_id).passages(
         query, filter_of, options.top_k or 10, offset=options.offset
     )
     return {"results": [PassageHitResponse.of(hit) for hit in hits], "count": len(hits)}

@@ -314,7 +314,7 @@ async def search_passages(
             end=end,
         )
 
-    return await context.runtime.recall.passages(
+    return await context.runtime.recall_for(context.scope, body.agent_id).passages(
         body.query or "", filter_of, body.limit, body.search_mode, body.offset
     )
 
@@ -392,6 +392,6 @@ async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequ
             own_first=True,
         )
 
-    return await context.runtime.recall.messages(
+    return await context.runtime.recall_for(context.scope, body.agent_id).messages(
         body.query or "", filter_of, body.limit, body.search_mode, body.offset
     )

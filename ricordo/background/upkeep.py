@@ -5,15 +5,15 @@ that another server may have taken over writes nothing any more.
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 
-from ricordo.agents.budgets import embeddings_noted, put_off
+from ricordo.agents.budgets import put_off
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler, Report
-from ricordo.llm.embedding.remote import RemoteEmbedder
+from ricordo.llm.chat import CostsTokens
 from ricordo.memory.approval import EXPIRY
 from ricordo.runtime import Runtime
 from ricordo.search import partitions
+from ricordo.search.embedding_costs import EmbeddingAccount
 from ricordo.search.indexer import Indexer
 from ricordo.search.partitions import EMBED, SWEEP
 from ricordo.search.rebuild import REEMBED, REINDEX, reembed, reindex
@@ -38,20 +38,25 @@ async def postponed(runtime: Runtime, job: Job) -> bool:
     owner_id = job.payload["owner_id"]
     home = await runtime.store.read(lambda tx: partitions.owner_of(tx, owner_id))
     handle = runtime.indexing.choose_model(home.embedding) if home else None
-    if handle is None or not isinstance(runtime.models.embedders.get(handle), RemoteEmbedder):
+    if handle is None or not isinstance(runtime.models.embedders.get(handle), CostsTokens):
         return False
     return await put_off(runtime, job, _agent_of(job))
 
 
-def expenses_noted(runtime: Runtime, job: Job) -> AbstractAsyncContextManager[None]:
-    """Record the embeddings made inside the `with` block in the ledger, even after an error.
+def account_of(runtime: Runtime, job: Job) -> EmbeddingAccount:
+    """Return the account that pays for the job's embeddings.
 
     Args:
         runtime: The server's parts.
         job: The job that pays: its organization, its user, and the agent in its payload.
     """
-    return embeddings_noted(
-        runtime.store, job.organization_id, user_id=job.user_id, agent_id=_agent_of(job)
+    return EmbeddingAccount(
+        runtime.store,
+        runtime.settings,
+        job.organization_id,
+        user_id=job.user_id,
+        agent_id=_agent_of(job),
+        is_background=True,
     )
 
 
@@ -65,8 +70,7 @@ def _indexing(kind: str, work: IndexWork, every_seconds: float | None = None) ->
 
     async def run(runtime: Runtime, job: Job, report: Report) -> None:
         if kind != EMBED or not await postponed(runtime, job):
-            async with expenses_noted(runtime, job):
-                await work(runtime.indexing.fenced(job), job, report)
+            await work(runtime.indexing.fenced(job, account_of(runtime, job)), job, report)
 
     return JobHandler(kind, run, every_seconds)
 

@@ -16,7 +16,7 @@ from ricordo.errors import Conflict, Invalid, TooLong
 
 DEFAULT_LIMIT = 100_000
 NEVER_REMEMBER = "never-remember"
-"""The label of a user's block of rules, one for each line: what agents may not remember.
+"""The label of the block that says what agents may not remember about a user, one rule a line.
 
 No agent sees this block, since it names things that agents may not know (`memory.unwanted`).
 """

@@ -140,7 +140,7 @@ class LocalNetworks:
             endpoint: The URL of the provider, whose host decides; None counts as not local, except
                 for models in this process.
         """
-        is_local = provider == BUILT_IN or (endpoint is not None and self.holds(endpoint))
+        is_local = provider == BUILT_IN or self.holds(endpoint)
         if provider == "ollama" and _HOSTED_BY_OLLAMA.search(name):
             is_local = False
         return Destination(provider, is_local)
@@ -287,8 +287,6 @@ def is_as_strict(label: str | None, than: str | None) -> bool:
         label: The label to examine; None allows all destinations.
         than: The label that it is compared with; None allows all destinations.
     """
-    if not than:
-        return True
     clauses = [frozenset(clause) for clause in names_of(label)]
     return all(any(clause <= frozenset(needed) for clause in clauses) for needed in names_of(than))
 
@@ -618,10 +616,8 @@ def _withheld(message: Message, destination: Destination) -> Message:
                 parts.append(_return_with(part, sentence))
             case TextPart() if not any(isinstance(done, TextPart) for done in parts):
                 parts.append(TextPart(sentence))
-            case TextPart() | ReasoningPart() | ImagePart():
-                pass
             case _:
-                parts.append(part)
+                pass  # Only calls and results must stay.
     has_text = any(isinstance(part, TextPart | ToolCallPart | ToolReturnPart) for part in parts)
     if not has_text:
         parts.insert(0, TextPart(sentence))
@@ -647,9 +643,18 @@ def _part_without(part: Part, forbidden: frozenset[str], destination: Destinatio
         case ToolReturnPart():
             source = _decoded(part.content) if part.is_json else part.content
             text = _without(source, forbidden, destination)
-            return part if text is source else _return_with(part, text)
+            is_clean = text is source and not any(
+                _shows(picture, forbidden) for picture in part.pictures
+            )
+            return part if is_clean else _return_with(part, text)
+        case ImagePart() if _shows(part, forbidden):
+            return TextPart(notice(1, "picture", destination))
         case _:
             return part
+
+
+def _shows(picture: ImagePart, forbidden: frozenset[str]) -> bool:
+    return _repeats(picture.text or "", forbidden)
 
 
 def _without(text: str, forbidden: frozenset[str], destination: Destination) -> str:

@@ -1,7 +1,7 @@
 """The default limits of an answer: its tokens, and its time, estimated from earlier calls. Pure.
 
-A token limit is always sent, since a small model may never end by itself. Slow models get longer
-time limits.
+Nearly every call gets a token limit, since a small model may never end by itself. Slow models get
+longer time limits.
 """
 
 from ricordo.domain.model import ModelInfo

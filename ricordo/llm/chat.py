@@ -68,6 +68,13 @@ class Embedder(Protocol):
 
 
 @runtime_checkable
+class CostsTokens(Protocol):
+    """An embedder of a provider. Its calls need a payer, and count their tokens with a meter."""
+
+    costs_tokens: bool
+
+
+@runtime_checkable
 class KnowsWords(Protocol):
     """An optional ability of an embedder: find words with a similar meaning."""
 

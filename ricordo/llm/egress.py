@@ -1,19 +1,32 @@
 """The gate: all calls of models from outside `llm/` go through these functions.
 
 Each caller passes a `Clearance`, which knows the labelled texts among the sources of the call. The
-gate asks the clearance what the model's provider may see. `tests/test_architecture.py` refuses
-other calls of models.
+gate asks the clearance what the model's provider may see. Calls of embedding models also need a
+`Payer`, so that none is missing in the ledger. `tests/test_architecture.py` refuses other calls of
+models.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Protocol
 
 from ricordo.domain.egress import Clearance, Destination, permits
 from ricordo.domain.model import Chunk, EmbeddingPurpose, ModelReply, ModelRequest
 from ricordo.errors import Forbidden
-from ricordo.llm.chat import ChatModel, Embedder
+from ricordo.llm.chat import ChatModel, CostsTokens, Embedder
 from ricordo.llm.chat import whole_reply as whole_reply_of
+from ricordo.llm.embedding_meter import metered
+
+
+class Payer(Protocol):
+    """The account that pays for embeddings by a provider."""
+
+    async def require_budget(self) -> None:
+        """Raise BudgetSpent, a ModelError, if a budget leaves no room for a call."""
+
+    async def record(self, tokens: Mapping[str, int]) -> None:
+        """Store the tokens of a call in the ledger, by the handle of the embedding model."""
 
 
 def destination_of(model: ChatModel | Embedder, clearance: Clearance) -> Destination:
@@ -69,21 +82,26 @@ async def embed(
     embedder: Embedder,
     texts: Sequence[str],
     clearance: Clearance,
+    payer: Payer | None,
     *,
     purpose: EmbeddingPurpose = "document",
 ) -> list[list[float]]:
     """Return the texts' vectors.
 
+    The tokens of a provider's model are recorded, even if the call fails after some of them.
+
     Args:
         embedder: The embedding model.
         texts: The texts.
         clearance: The labelled texts that the work has read.
+        payer: The account that pays. None: only a model that costs nothing may be called.
         purpose: "query" for a question of a search, "document" for a stored text.
 
     Raises:
         Forbidden: if the work has read a text that the embedder's provider may not see, since a
             query may repeat it in other words. Also if one of the texts repeats such a text.
-        ModelError: if the call fails.
+        ModelError: if the call fails, or a budget is used up.
+        RuntimeError: if a provider's model is called without a payer, which is a fault of ours.
     """
     destination = destination_of(embedder, clearance)
     if not permits(clearance.label, destination):
@@ -97,4 +115,13 @@ async def embed(
                 f"This text was not sent to {destination.name} for its vector: {source} may not go "
                 "there."
             )
-    return await embedder.embed(texts, purpose=purpose)
+    if not isinstance(embedder, CostsTokens):
+        return await embedder.embed(texts, purpose=purpose)
+    if payer is None:
+        raise RuntimeError(f"Nobody pays for embeddings by {embedder.handle}.")
+    await payer.require_budget()
+    with metered() as tokens:
+        try:
+            return await embedder.embed(texts, purpose=purpose)
+        finally:
+            await payer.record(tokens)

@@ -1,4 +1,4 @@
-"""Requests for a provider's list of models: one request, a short time-out, no retry."""
+"""Requests for a provider's list of models, with short time-outs and without retries."""
 
 import asyncio
 import re

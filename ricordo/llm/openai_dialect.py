@@ -67,8 +67,8 @@ _BY_KIND = {
     ),
     # LM Studio accepts tool_choice only as a string.
     "lmstudio": Dialect(forces_by_name=False, memory_in_prompt="lazy"),
-    # DeepSeek refuses calls in the transcript without the reasoning before them, even if it is
-    # empty.
+    # DeepSeek refuses calls in the transcript if the reasoning before them is not sent with them.
+    # Empty reasoning must be sent too.
     "deepseek": Dialect(effort="deepseek", replays="field"),
     "openrouter": Dialect(effort="openrouter", replays="details"),
     "together": Dialect(effort="together"),

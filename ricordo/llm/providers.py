@@ -51,7 +51,8 @@ SMALLEST_THINKING_BUDGET = 1_024
 _WRONG_KEY = re.compile(r"API_KEY_INVALID|api key (not valid|expired)", re.IGNORECASE)
 # These providers take pictures only inside the request.
 _INLINES = {"google", "bedrock"}
-# Extra settings that this module translates instead of passing them on.
+# Extra settings that are not sent to the provider as they are. `strict` and `verbosity` are
+# translated.
 _OWN_SETTINGS = {"strict", "provider_type", "verbosity"}
 # The field names of the providers, each with the library's setting for it. Errors of a provider
 # name its fields.

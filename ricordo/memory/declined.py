@@ -86,7 +86,7 @@ def _declining(rejected: list[Proposal], before: str, after: str | None) -> Prop
 
 
 def _lines(before: str, after: str) -> list[str]:
-    return [line for line in _spoken(added_lines(before, after)) if line][:_COMPARED_LINES]
+    return _spoken(added_lines(before, after))[:_COMPARED_LINES]
 
 
 def _spoken(lines: Iterable[str]) -> list[str]:

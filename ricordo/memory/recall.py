@@ -12,7 +12,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from ricordo.domain.passage import Archive, Passage, Relevance
 from ricordo.domain.scope import NOBODY
 from ricordo.errors import RicordoError
 from ricordo.llm.chat import KnowsWords
-from ricordo.llm.egress import embed
+from ricordo.llm.egress import Payer, embed
 from ricordo.llm.registry.models import Embedders
 from ricordo.memory.edits import PassageDraft
 from ricordo.search import index
@@ -108,8 +108,19 @@ class _OutsideSearch:
     conditions: VectorFilter
 
 
+@dataclass(frozen=True, slots=True)
+class VectorCache:
+    """Vectors of recent queries and new texts, for all searches of a server."""
+
+    queries: OrderedDict[tuple[str, bytes], Sequence[float]] = field(default_factory=OrderedDict)
+    new_texts: dict[NewText, Sequence[float]] = field(default_factory=dict)
+
+
 class Recall:
-    """Search over all stored messages and passages."""
+    """Search over all stored messages and passages, for one piece of work.
+
+    `payer` pays for the embeddings of its searches. None: only a model that costs nothing is used.
+    """
 
     def __init__(
         self,
@@ -117,6 +128,8 @@ class Recall:
         embedders: Embedders,
         indexes: Mapping[str, VectorIndex] | None = None,
         *,
+        payer: Payer | None,
+        cache: VectorCache | None = None,
         messages_index: str | None = None,
         networks: LocalNetworks = DEFAULT_NETWORKS,
     ) -> None:
@@ -126,8 +139,8 @@ class Recall:
         self._messages_index = messages_index
         self._clearance = Clearance(networks)
         self._reader: Destination | None = None
-        self._query_vectors: OrderedDict[tuple[str, bytes], Sequence[float]] = OrderedDict()
-        self._new_vectors: dict[NewText, Sequence[float]] = {}
+        self.cache = cache or VectorCache()
+        self.payer = payer
 
     def for_reader(self, clearance: Clearance, reader: Destination) -> "Recall":
         """Return this recall for results that this destination will read.
@@ -329,7 +342,7 @@ class Recall:
             mode,
             await self._embed(text, [default]),
             related=await self._related(text, default),
-            new_vectors=self._new_vectors,
+            new_vectors=self.cache.new_texts,
             may_embed=self._may_embed,
         )
         partitions = tuple(outside.index_names) if outside else ()
@@ -350,11 +363,15 @@ class Recall:
         digest = blake2b(text.encode("utf-8", "surrogatepass")).digest()
         for handle in handles:
             key = (handle, digest)
-            if key not in self._query_vectors:
+            if key not in self.cache.queries:
                 try:
-                    self._query_vectors[key] = (
+                    self.cache.queries[key] = (
                         await embed(
-                            self._embedders.get(handle), [text], self._clearance, purpose="query"
+                            self._embedders.get(handle),
+                            [text],
+                            self._clearance,
+                            self.payer,
+                            purpose="query",
                         )
                     )[0]
                 except RicordoError as error:
@@ -362,9 +379,9 @@ class Recall:
                         "searching by words only", extra={"embedding": handle, "reason": error}
                     )
                     continue
-                while len(self._query_vectors) > _CACHE_SIZE:
-                    self._query_vectors.popitem(last=False)
-            vectors[handle] = self._query_vectors[key]
+                while len(self.cache.queries) > _CACHE_SIZE:
+                    self.cache.queries.popitem(last=False)
+            vectors[handle] = self.cache.queries[key]
         return vectors
 
     async def _embed_new(self, new_texts: Sequence[tuple[NewText, str]]) -> None:
@@ -380,7 +397,11 @@ class Recall:
             try:
                 embedder = self._embedders.get(model)
                 embedded = await embed(
-                    embedder, [text for _, text in texts], self._clearance, purpose="document"
+                    embedder,
+                    [text for _, text in texts],
+                    self._clearance,
+                    self.payer,
+                    purpose="document",
                 )
                 # Searches compare the vectors many times. Arrays take a tenth of the memory and the
                 # time of lists.
@@ -390,11 +411,11 @@ class Recall:
                     "new texts are only found by words",
                     extra={"embedding": model, "reason": error},
                 )
-            self._new_vectors.update(
+            self.cache.new_texts.update(
                 (new, vector) for (new, _), vector in zip(texts, vectors, strict=True)
             )
-        for oldest in list(self._new_vectors)[:-_NEW_CACHE_SIZE]:
-            self._new_vectors.pop(oldest, None)
+        for oldest in list(self.cache.new_texts)[:-_NEW_CACHE_SIZE]:
+            self.cache.new_texts.pop(oldest, None)
 
     async def _add_outside_hits(
         self,

@@ -183,8 +183,8 @@ def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Re
 
     Args:
         request: The request with the form.
-        path: The page's path without the server's prefix, with query and fragment. Names in it are
-            encoded by `page_of`; here, only characters that no address has are.
+        path: The page's path without the server's prefix, with query and fragment. `page_of` must
+            have encoded the names in it. Here only characters that no address can have are encoded.
         notice: A sentence for the person, cut to 500 characters; "" shows none. It is lost if the
             page is not opened within a minute.
         undo: The path, without the prefix, of a POST that undoes the form. The notice gets a button

@@ -305,7 +305,8 @@ def _packaged_result(part: ToolReturnPart, time: str, cap: int) -> str:
     packaged = package_result(content, is_success=is_success, time=time)
     if len(packaged) <= cap or isinstance(content, str):
         return packaged
-    # Line breaks and indentation made it longer; as a text, it has neither.
+    # Line breaks and indentation make the packaged JSON longer than the limit. As a text, the
+    # content has neither.
     return package_result(part.content, is_success=is_success, time=time)
 
 

@@ -34,7 +34,8 @@ AMBIGUOUS, NEVER_ALONE, EVERY, THINGS = (
 )
 ALONE_ONLY_AFTER: Final[dict[str, list[str]]] = _calendar["alone_only_after"]
 PREPOSITIONS: Final[list[str]] = _calendar["prepositions"]
-# Entries: kind and regular expression; then kind, number of spans back, and regular expression.
+# An entry of COUNTED has a kind and a regular expression. An entry of RELATIVE has a kind, the
+# number of spans back, and a regular expression.
 COUNTED: Final[list[tuple[str, str]]] = list(_calendar["counted"].items())
 RELATIVE: Final[list[tuple[str, int, str]]] = [
     (entry["kind"], entry["back"], "|".join(entry["said"])) for entry in _calendar["relative"]
@@ -74,9 +75,13 @@ _YEAR_FIRST = re.compile(
 def named_times(query: str, now: int) -> list[tuple[int, int]]:
     """Return the ranges [start, end) in µs UTC that a question names, in order.
 
-    A month, or a day of a month, without a year names those of the last `YEARS_BACK` years too, the
-    newest first. Other times without a year mean the last one before `now` (µs UTC). None of these
-    begins after `now`.
+    A month without a year, or a day of such a month, gives a range in this year and in each of the
+    `YEARS_BACK` years before, newest first. Other times without a year mean the last such time
+    before `now`. No such range begins after `now`.
+
+    Args:
+        query: The question. Its first 1,000 characters are read.
+        now: The time of the question in microseconds UTC.
     """
     text = _fold(query[:QUERY_LENGTH])
     if "hier" in text and language_of(query) == "fr":

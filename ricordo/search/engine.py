@@ -72,7 +72,7 @@ MOST_SHARED_VARIANTS = 1024
 SPOKEN = ("user", "assistant")
 # Weights of weaker matches: inside a word, of another inflection, or of a related word.
 VARIANT_WEIGHT = 0.5
-# For this many of the best hits by words, similarity is always computed, even if the first pass
+# The similarity of this many of the best hits by words is always computed, even if the first pass
 # over the vectors left them out.
 COMPARED = 1000
 # The most texts without a vector, newest first, that a search embeds.
@@ -257,7 +257,7 @@ class _Search:
         return joined_postings(placed)
 
     def allowed(self, filters: MessageFilter | PassageFilter) -> Bools | None:
-        """Return the positions that meet the filters; None if all do and none is deleted.
+        """Mark the positions that meet the filters; None if all do and none is deleted.
 
         The filter by user is not applied here, since the view contains only what the user may see.
         """
@@ -293,7 +293,7 @@ class _Search:
         return may
 
     def _in_conversation(self, conversation_id: str, shared: Iterable[tuple[str, int]]) -> Bools:
-        """Return the positions of the conversation's messages, and of the messages it shares."""
+        """Mark the conversation's messages, and those that it shares as a fork."""
         records = self.view.records
         in_conversation: Bools = records["conversation"] == fingerprint(conversation_id)
         for conversation, newest in shared:
@@ -302,7 +302,7 @@ class _Search:
         return in_conversation
 
     def _with_roles(self, roles: Set[str]) -> Bools:
-        """Return the positions of messages with one of the roles."""
+        """Mark the messages with one of the roles."""
         document_roles = self.view.records["role"]
         with_role = np.zeros(len(document_roles), dtype=bool)
         for role in roles:
@@ -310,7 +310,7 @@ class _Search:
         return with_role
 
     def _with_tags(self, tags: Set[str], *, needs_all: bool) -> Bools:
-        """Return the positions of documents with one of the tags, or with all of them."""
+        """Mark the documents with one of the tags, or with all of them."""
         carried = np.zeros(len(self.view.records), dtype=np.int64)
         for tag in tags:
             carried[self.posting(label_term(tag)).positions] += 1
@@ -319,7 +319,7 @@ class _Search:
     def own_bonus(self, text: str) -> Floats | None:
         """Return bonuses for texts by users, for a query in which users ask about themselves."""
         speaks_of_asker, speaks_of_answer = persons(text)
-        # For answers of an agent, and as sources of a summary, texts by users are not better.
+        # A query for an agent's answer, or for a summary, prefers no texts by users.
         if not speaks_of_asker or speaks_of_answer or asks_for_summary(text):
             return None
         bonuses: Floats = (self.view.records["role"] == _USER) * np.float32(fusion.OWN_BONUS)
@@ -372,7 +372,7 @@ class _Search:
         return start + int(np.argmax(score))
 
     def before(self, best: Integers, filters: MessageFilter | PassageFilter) -> dict[int, int]:
-        """Return the turn before each position, by its number, if the filters allow that turn."""
+        """Return, by position, the number of the turn before it, if the filters allow that turn."""
         if isinstance(filters, PassageFilter) or not filters.reads_before or not len(best):
             return {}
         records = self.view.records
@@ -391,7 +391,7 @@ class _Search:
     def _turn_before(self, order: Integers, index: int, is_spoken: Bools) -> int | None:
         """Return the number of the last spoken turn before this index in its session.
 
-        Results of tools may stand between them.
+        Results of tools may lie between the two turns.
         """
         records = self.view.records
         later = records[order[index]]
@@ -441,9 +441,9 @@ class _Search:
     def postings_of(
         self, terms: Sequence[str], variants: Variants, filters: MessageFilter | PassageFilter
     ) -> tuple[list[Posting], float]:
-        """Return the postings of words and variants, and the score of a text with one of each word.
+        """Return the postings of words and variants, and the score of a text with all words once.
 
-        Unknown words are looked for inside other words.
+        Words that no document has are looked for inside other words.
         """
         running = self._running(filters)
         by_word = {word: self._spread(word, running) for word in terms}
@@ -543,9 +543,9 @@ class _Search:
         return by_part
 
     def read_vectors(self, query: Query) -> dict[str, list[str]]:
-        """Read the stored vectors; return the owners whose model has no vector of the query.
+        """Read the stored vectors; return the models for which the query has no vector.
 
-        They are grouped by the model's handle.
+        Each model's handle is returned with the owners of its vectors.
         """
         usable = [
             partition for partition in self._partitions if partition.embedding in query.vectors
@@ -607,7 +607,7 @@ class _Search:
         return similar if len(similar) else None
 
     def _nearest_outside(self, index: int, query: Query) -> Sequence[tuple[int, float]] | None:
-        """Return an external index's hits by the model of an owner's vectors; None: not asked."""
+        """Return the hits of an external index for an owner; None if none was asked."""
         return query.nearest.get((self._owners[index], self._model(index, query)))
 
     def _query_vector(self, query: Query, model: str) -> Floats:
@@ -674,7 +674,7 @@ class _Search:
     def _similar_new(
         self, query: Query, index: int, common: fusion.CommonDirections | None
     ) -> Similarities:
-        """Return the similarities of one owner's newest texts, which searches embedded."""
+        """Return the similarities of one owner's newest texts, whose vectors are in the query."""
         model = self._model(index, query)
         if not self._newest.get(index):
             return fusion.NO_SIMILARITIES
@@ -723,8 +723,8 @@ def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Si
         number: similarity for number, similarity in nearest if not math.isnan(similarity)
     }
     document_numbers = np.array(sorted(similarities), dtype=np.int64)
-    # The numbers of unchanged partitions ascend, so a binary search finds the positions. Scanning a
-    # million numbers would take as long as all the rest.
+    # If no document was changed, the numbers ascend, and a binary search finds the positions.
+    # Scanning a million numbers would take as long as all the rest of the search.
     if (numbers[1:] > numbers[:-1]).all():
         positions = np.searchsorted(numbers, document_numbers)
         positions = positions[positions < len(numbers)]

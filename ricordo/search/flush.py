@@ -3,7 +3,7 @@
 The data to write is computed first, in a transaction that only reads. So the database is locked
 only during the write, under a lock on the partition's row. A deleted document and its words stay in
 the buffer until every blob with the document is rewritten, in portions. The buffer's rows are
-deleted last, so that after a kill everything is repeated.
+deleted last. So if a kill interrupts a deletion, the whole deletion is repeated.
 """
 
 from collections import defaultdict
@@ -33,8 +33,8 @@ from ricordo.storage.schema.core_tables import (
 )
 
 FLUSHED_AT_ONCE = 768
-# The most different terms of one flush, since the postings of each term are rewritten. So a flush
-# takes fewer rows if their texts are long.
+# The most different terms of one flush. The postings of each term are rewritten, so a flush takes
+# fewer rows if their texts are long.
 TERMS_WRITTEN_AT_ONCE = 14_000
 
 _TIMES = [bytes((times,)) for times in range(256)]
@@ -56,7 +56,8 @@ TERMS_AT_ONCE = 100
 _CHUNKS_AT_ONCE = 8
 
 Positions = npt.NDArray[np.int64]
-# Number of the partition, documents, deleted documents and generation; () if there is none.
+# A partition's number, its numbers of documents and deleted documents, and its generation; () if
+# there is no partition.
 State = tuple[int, ...]
 # One portion of a deletion. It returns the number of documents that it marks as deleted, or None if
 # it changes no blob.
@@ -191,8 +192,8 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
 def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow]]:
     """Return the first rows for one transaction, and those of them whose documents are added.
 
-    The rows end before the deletion of a document that was flushed earlier, and before they have
-    too many different terms.
+    They end before the first deletion of a document that was flushed earlier. They also end before
+    they would have too many different terms.
     """
     added: dict[int, BufferRow] = {}
     terms = set[str]()

@@ -21,20 +21,22 @@ from ricordo.search.scoring import (
     SlotLayout,
 )
 
-# `bench/ranking.py` fits these numbers on two sets of conversations. The weight of the similarity
-# in the score, if there is one. The words have the remaining weight.
+# `bench/ranking.py` fits these numbers on two sets of conversations.
+#
+# The weight of the similarity in a document's score; the words have the rest. A document without a
+# similarity is scored by words alone.
 SIMILARITY_SHARE = 0.42
 # Bonuses for a document whose speaker or time the question names, and for a user's document if the
 # users ask about themselves. For comparison, the best score by words and similarity is 1.
 SPEAKER_BONUS = 0.2
 TIME_BONUS = 0.36
 OWN_BONUS = 0.38
-# Shares of neighbours in a turn's similarity: of the turns next to it, and of those beyond. An
-# answer is about its question. So the turn next to a long one has the first share, however far away
-# it is.
+# A turn's similarity gets these shares of its neighbours' similarities: 0.3 from one slot away,
+# 0.15 from two. An answer is about its question, so the turns right before and after a long turn
+# count 0.3 too, although they are more slots away.
 NEARBY = (0.3, 0.15)
-# Limits of the sample from which the common directions of a partition's vectors are computed; below
-# the minimum there are none.
+# The common directions of a partition are computed from a sample of its vectors, of at most
+# MOST_SAMPLE. With fewer vectors than LEAST_SAMPLE there are no common directions.
 LEAST_SAMPLE = 100
 MOST_SAMPLE = 2048
 DIRECTIONS = 3
@@ -43,12 +45,13 @@ _ROUNDS = 8
 # search only the best of each group.
 GROUPS = 4
 LARGEST_GROUP = 64
-# If fewer than one in this many scores are better, only the better ones are counted from then on.
+# Ranks are counted from the lowest score up. Once fewer than one in this many scores is better,
+# only the better ones are kept for the next counts.
 FEW_AHEAD = 8
 
 
-# The number of digits of a similarity. Later digits of products depend on the machine, and on how
-# many products are computed at once.
+# The decimal places of a similarity. Later digits depend on the machine, and on how many products
+# are computed at once.
 _DIGITS = 4
 
 
@@ -79,8 +82,8 @@ class Similarities:
     def rounded(self) -> "Similarities":
         """Return the similarities without their last digits.
 
-        The last digits depend on how many vectors are compared at once, which includes hidden
-        texts.
+        The last digits depend on the number of vectors that are compared at once. That number
+        would tell a user about texts that the user may not see.
         """
         return Similarities(self.positions, np.round(self.values, _DIGITS))
 
@@ -142,7 +145,7 @@ def joined(parts: Sequence[Similarities]) -> Similarities:
 
 
 def common_of(vectors: npt.NDArray[Any]) -> CommonDirections | None:
-    """Return the common part of vectors (m, d); None if there are too few vectors.
+    """Return the common part of vectors (m, d); None if there are too few of them.
 
     Equal vectors always give the same result.
 
@@ -171,7 +174,7 @@ def common_of(vectors: npt.NDArray[Any]) -> CommonDirections | None:
 def focus(query: Floats, common: CommonDirections | None) -> Floats:
     """Return the query's vector without the vectors' common part.
 
-    Products with the result order documents by subject.
+    The product of a document's vector and the result tells how similar their subjects are.
 
     Args:
         query: The query's vector (d,), of length 1.
@@ -244,7 +247,7 @@ def fuse(
     is_hit = score > 0
     if compared is not None:
         is_hit[compared.positions] = True
-        # A new document has no vector yet, so its words also count as its meaning.
+        # A new document has no vector yet, so its score by words keeps its full weight.
         score[compared.positions] *= np.float32(1 - SIMILARITY_SHARE)
     if spoken is not None:
         score += np.float32(SPEAKER_BONUS) * spoken
@@ -294,8 +297,8 @@ def scaled(
     if not len(visible):
         return None
     compared = len(documents) if may is None else np.count_nonzero(may)
-    # If only the most similar documents were compared, every other one gets at most the lowest
-    # similarity of these.
+    # `usual` is the similarity that is assumed for documents that were not compared. If only the
+    # most similar ones were compared, the others are at most as similar as the last of these.
     if 2 * len(visible) >= compared:
         usual = visible.values.mean()
     else:
@@ -318,7 +321,7 @@ def scaled(
 
 def _of_far_neighbours(far: FarNeighbours, similarities: Similarities) -> Floats:
     """Return the sum of the similarities of each text's far neighbours; unknown ones count 0."""
-    # The last number belongs to texts without a neighbour, whose position is NO_NEIGHBOUR.
+    # NO_NEIGHBOUR is -1, so a missing neighbour reads the last number, which stays 0.
     known: Floats = np.zeros(len(far.before) + 1, dtype=np.float32)
     known[similarities.positions] = similarities.values
     positions = similarities.positions
@@ -387,7 +390,8 @@ def ranks(
 ) -> list[tuple[int | None, int | None]]:
     """Return the ranks of these positions by words and by similarity.
 
-    They count from 1 among visible documents; None if the document was not found that way.
+    A rank counts from 1 among the visible documents. It is None if the document was not found by
+    words, or by similarity.
 
     Args:
         best: The positions whose ranks are wanted.
@@ -405,7 +409,7 @@ def ranks(
 def _ranks(few_scores: Floats, scores: Floats, may: Bools | None, none: float) -> list[int | None]:
     """Return the rank of each of a few scores among all scores; None for those not above `none`."""
     ranks: dict[float, int] = {}
-    # Start with the lowest: few scores are better, and only these matter for the next one.
+    # Start with the lowest score. Only the scores above it can be above the next one.
     for score in sorted({score for score in few_scores.tolist() if score > none}):
         better = scores > score
         if may is not None:

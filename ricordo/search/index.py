@@ -1,7 +1,7 @@
 """The public part of the search index: store and index, unindex, find.
 
-A partition is the scope of one search, named by its owner: an agent's messages or an archive's
-passages. Filters apply before the limit. A query is data and has no special syntax. The other
+A partition holds an agent's messages or an archive's passages, and has the id of this owner as its
+name. Filters apply before the limit. A query is plain text without a special syntax. The other
 modules of this folder implement the index. Most need numpy, which is not imported at start.
 """
 
@@ -50,8 +50,8 @@ class Query:
         related: Words of similar meaning for each word of the query.
         new_vectors: Vectors of texts without a stored vector. An empty vector means that the text
             cannot be embedded.
-        sought_new: Return hits even if there are further texts without a vector. Otherwise a search
-            that meets such texts returns only these.
+        sought_new: Return hits even if there are further texts without a vector. If False, a search
+            that meets such texts returns them and no hits.
         may_embed: Returns whether a model may see a text with this egress label.
     """
 
@@ -97,8 +97,9 @@ class MessageFilter:
             `conversations.shared_by`).
         own_conversation: The conversation of the search. Its messages match whichever user they are
             about.
-        turn_began: The time since which messages of `own_conversation` never match: they are in the
-            window, and the question would be the best hit.
+        turn_began: The start of the running turn in microseconds UTC. Later messages of
+            `own_conversation` never match: they are in the window, and the question would be the
+            best hit.
         reads_before: Return the turn before each hit too.
         own_first: Put messages about the subject before shared ones, and skip agents without
             messages about the subject.
@@ -414,7 +415,7 @@ def message_entry(row: Mapping[str, Any]) -> IndexEntry:
 
 
 def _placed(row: Mapping[str, Any]) -> tuple[str, str, IndexEntry]:
-    """Return the agent and the organization of a message, and its index entry."""
+    """Return the ids of a message's agent and organization, and its index entry."""
     entry = IndexEntry(
         row["id"],
         row["text"],

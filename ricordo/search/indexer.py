@@ -14,7 +14,7 @@ from ricordo.domain.egress import DEFAULT_NETWORKS, Clearance, LocalNetworks, pe
 from ricordo.domain.job import Job, Report
 from ricordo.errors import Conflict, ModelError, NotFound
 from ricordo.llm.chat import Embedder
-from ricordo.llm.egress import destination_of, embed
+from ricordo.llm.egress import Payer, destination_of, embed
 from ricordo.llm.registry.models import Embedders
 from ricordo.search import partitions, write_buffer
 from ricordo.search.partitions import NEW, EmbeddingBatch
@@ -40,6 +40,7 @@ class Indexer:
         messages_index: The name of the external index for messages; None: there is none.
         pause: The seconds for which a flush waits for more rows.
         networks: The addresses that egress policies call local.
+        payer: The account that pays for embeddings by a provider.
     """
 
     store: Store
@@ -48,16 +49,23 @@ class Indexer:
     messages_index: str | None = None
     pause: float = 1.0
     networks: LocalNetworks = DEFAULT_NETWORKS
+    payer: Payer | None = None
 
-    def fenced(self, job: Job) -> "Indexer":
-        return replace(self, store=FencedStore(self.store, job))
+    def fenced(self, job: Job, payer: Payer | None = None) -> "Indexer":
+        """Return the indexer for this job.
+
+        Args:
+            job: The job. After another server has taken it over, nothing more is written.
+            payer: The account that pays for the job's embeddings; None: it makes none.
+        """
+        return replace(self, store=FencedStore(self.store, job), payer=payer)
 
     async def flush(self, job: Job, report: Report) -> None:
         """Remove deleted documents, flush the rest of the buffer, and add an embed job.
 
         Args:
             job: A job of the kind `search.flush`. Its payload names the partition's `owner_id`.
-            report: Gets the number of finished rows, for both of its numbers.
+            report: Gets the number of finished rows twice: as the number done, and as the total.
         """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.flush import FLUSHED_AT_ONCE, pack_rows, write_rows
@@ -209,15 +217,16 @@ class Indexer:
                 may_embed=lambda label: permits(label, destination),
             )
         )
-        records = await _embed(embedder, documents, clearance)
+        records = await _embed(embedder, documents, clearance, self.payer)
         if index is None:
             if records:
                 size = len(records[0].vector)
             else:  # the vectors' size must be known, so all texts are embedded, empty ones too
-                size = len((await embed(embedder, [""], clearance))[0])
+                size = len((await embed(embedder, [""], clearance, self.payer))[0])
             return {(record.document, record.part): record.vector for record in records}, size
         await index.upsert(batch.owner_id.removesuffix(NEW), embedder.handle, records)
-        # The vectors are in the external index. Empty ones here only count the embedded documents.
+        # The vectors are in the external index. Zeros of one dimension are stored here, only to
+        # count the embedded documents.
         return {}, 1
 
     async def _delete_documents(self, owner_id: str) -> int:
@@ -253,6 +262,7 @@ async def _embed(
     embedder: Embedder,
     documents: Sequence[tuple[str, VectorRecord]],
     clearance: Clearance,
+    payer: Payer | None,
     *,
     is_usable: bool = False,
 ) -> list[VectorRecord]:
@@ -263,7 +273,7 @@ async def _embed(
     if not documents:
         return []
     try:
-        vectors = await embed(embedder, [text for text, _ in documents], clearance)
+        vectors = await embed(embedder, [text for text, _ in documents], clearance, payer)
         return [
             replace(record, vector=vector)
             for (_, record), vector in zip(documents, vectors, strict=True)
@@ -274,7 +284,7 @@ async def _embed(
     if not is_usable:
         # Test the model with a plain text. If it refuses that too, the model was withdrawn or
         # changed, and the error is raised: the documents are not at fault.
-        await embed(embedder, ["words"], clearance)
+        await embed(embedder, ["words"], clearance, payer)
     if len(documents) == 1:
         number = documents[0][1].document
         log.warning(
@@ -282,5 +292,5 @@ async def _embed(
         )
         return []
     half = len(documents) // 2
-    first = await _embed(embedder, documents[:half], clearance, is_usable=True)
-    return [*first, *await _embed(embedder, documents[half:], clearance, is_usable=True)]
+    first = await _embed(embedder, documents[:half], clearance, payer, is_usable=True)
+    return [*first, *await _embed(embedder, documents[half:], clearance, payer, is_usable=True)]

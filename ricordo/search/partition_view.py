@@ -1,11 +1,12 @@
 """Views of a partition: its flushed documents and write buffer as arrays.
 
-Each part of a long text has a position, as a document does (see `text_parts.py`).
+A short text has one position. A long text has one position for each of its parts (see
+`text_parts.py`).
 
-Views are cached together with the buffer rows that they contain, so the next search reads only new
-rows. A user's search gets a view that holds only the documents that this user may see. So hidden
-documents influence no user's scores: neither the rarity of words, nor the mean length of texts, nor
-the neighbours of a turn.
+Views are cached together with the buffer rows that they contain, so the next search decodes only
+new rows. A user's search gets a view that holds only the documents that this user may see. So
+hidden documents influence no user's scores: neither the rarity of words, nor the mean length of
+texts, nor the neighbours of a turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,7 +88,7 @@ class PartitionView:
     def posting(self, flushed: Posting, term: str) -> Posting:
         """Return the term's posting in all documents of the view.
 
-        It is in ascending order as far as documents were flushed in order.
+        The positions of flushed documents come first, then those of documents in the buffer.
         """
         posting = reader.joined_postings([flushed, self.posting_in_buffer(term)])
         if self.documents.is_whole:
@@ -133,8 +134,9 @@ def view_of(
     """Return the view of one partition's flushed documents and buffer rows.
 
     Args:
-        cache: The cache that has earlier views, and gets this one.
-        partition: The partition's row; None if nothing is flushed yet. Then `buffer` has a row.
+        cache: It holds earlier views. A new view is added.
+        partition: The partition's row; None if nothing is flushed yet. In that case `buffer` must
+            not be empty.
         flushed: The records of the flushed documents.
         buffer: The rows of the owner's write buffer in their order, as `reader.read_index` returns
             them.
@@ -193,7 +195,7 @@ def view_for(
     """Return the part of a view that the user of a search may see.
 
     Args:
-        cache: The cache that has earlier parts, and gets this one.
+        cache: It holds earlier parts. A new part is added.
         owner_id: The owner of the partition.
         view: The whole view.
         subject_id: The user, as in `MessageFilter`: None sees all, and NOBODY only shared
@@ -212,8 +214,8 @@ def view_for(
         is_visible |= view.records["user"] == fingerprint(subject_id)
     if own_conversation is not None:
         is_own = view.records["conversation"] == fingerprint(own_conversation)
-        # Most conversations contain nothing about other users, so all of a user's conversations
-        # share one view.
+        # Most conversations contain nothing about other users. Such conversations of one user share
+        # one view.
         if not (is_own & view.alive & ~is_visible).any():
             part = view_for(cache, owner_id, view, subject_id, None)
             cache.partitions.put(key, (view.version, part), 0)
@@ -277,14 +279,14 @@ def join_views(
     In a joint search, a word has one rarity for all of them.
 
     Args:
-        cache: The cache that has earlier joined views, and gets this one.
+        cache: It holds earlier joined views. A new one is added.
         owners: The owners of the partitions.
         views: The views of the same partitions, in the same order.
     """
     if len(views) == 1:
         return views[0]
-    # Grouped by audience. Otherwise the cache would hold a joined view of these owners for each of
-    # their users.
+    # The key names the audiences of the views, not the user. So users who see whole views share one
+    # joined view.
     audiences = tuple(view.audience for view in views)
     key = ("joined views", (tuple(owners), audiences))
     cached = cache.partitions.get(key)

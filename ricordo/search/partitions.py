@@ -27,7 +27,8 @@ EMBED = "search.embed"
 SWEEP = "search.sweep"
 # The suffix in the name of an index, or of a model's vectors, that is built to replace another.
 NEW = "#new"
-# A row of the index is a blob of some kilobytes, so fewer rows make a portion than for messages.
+# The rows in one portion of a purge. A row of the index is a blob of some kilobytes, so a portion
+# is smaller than one of messages.
 PORTION = 200
 
 _IDS = each(bindparam("ids", type_=tables.messages.c.parts.type))
@@ -110,7 +111,7 @@ class EmbeddingBatch:
     """Consecutive positions that lack a vector of this model, from position `start` on.
 
     `documents` has the number of each document, and the number of its part (0: uncut). None marks
-    a deleted document.
+    a deleted document. `total` is the number of flushed positions in the partition.
     """
 
     owner_id: str

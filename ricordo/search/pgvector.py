@@ -34,7 +34,7 @@ NAME = "pgvector"
 # Rows of one transaction; with an index, writing a row takes some milliseconds.
 _AT_ONCE = 25
 _REMOVED_AT_ONCE = 500
-# More results than this are found by an exact search, since no index is faster then.
+# A search for more results than this is exact, since the index would not be faster.
 _MAX_FROM_INDEX = 500
 _MAX_RESULTS = 1_000_000
 # The fewest and the most candidates of a search in the index (hnsw.ef_search), and the most vectors
@@ -155,10 +155,10 @@ class BuildPlan:
 
     Attributes:
         min_vectors: The least number of vectors in a group.
-        quiet_seconds: The time without new vectors in the group, since with an index each row takes
-            three times as long to write.
+        quiet_seconds: A build starts after this time without new vectors in the group, since with
+            an index each row takes three times as long to write.
         retry_seconds: The time after which a group is checked again.
-        memory: The most bytes of the database server that a build may take.
+        memory: The most memory in bytes that a build may take on the database server.
     """
 
     min_vectors: int = 20_000

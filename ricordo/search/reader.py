@@ -2,9 +2,10 @@
 
 One statement reads the partitions, their buffers and the postings of a query. A second one reads
 what has changed in cached partitions. A search is one transaction, so it sees a concurrent flush
-completely or not at all. A process caches what it read by the partition's number and generation,
-and by the number of flushed documents. Within a generation, flushes only append. Every search reads
-the partition's row, which shows whether another process has flushed, deleted or rebuilt something.
+completely or not at all. A process caches what it read. A cached entry names the partition's
+number, its generation and its number of flushed documents. Within a generation, flushes only
+append. Every search reads the partition's row, which shows whether another process has flushed,
+deleted or rebuilt something.
 """
 
 import threading
@@ -62,7 +63,8 @@ PARTITIONS_LIMIT = 224 * 1024 * 1024
 TERMS_LIMIT = 32 * 1024 * 1024
 # The most cached words of vocabularies, at some 100 bytes each.
 WORDS_LIMIT = 100_000
-# The terms of a search through more partitions are not cached, since there would be too many.
+# A search through more partitions than this does not cache its terms, since there would be too
+# many.
 _MAX_CACHED_OWNERS = 8
 
 _Json = jobs.c.payload.type
@@ -161,7 +163,9 @@ def _forms(row: BufferRow) -> list[int]:
 
 
 def occurrences_by_part(row: BufferRow) -> list[dict[str, int]]:
-    """Return the terms in each part of a text with counts; speaker and labels are in all parts.
+    """Return the terms in each part of a text, with their counts.
+
+    Each part also has the terms of the speaker's name, and the labels.
 
     Args:
         row: A row of the buffer. An uncut text gives one part.
@@ -290,7 +294,7 @@ class IndexCache:
 
 
 def shared_cache(tx: Transaction) -> IndexCache:
-    """Return the cache of the index that this process shares; a missing one is created.
+    """Return the index cache that all transactions of a store share; create it if missing.
 
     Args:
         tx: The transaction.
@@ -330,7 +334,7 @@ class PartitionRow:
         owner_id: The agent or archive.
         seq: The number of the partition.
         documents: The number of flushed positions; each part of a text has one.
-        generation: It counts the changes that are not appended documents, such as deletions.
+        generation: A number that rises with each change other than an append, e.g. a deletion.
         vectors: The number of positions that the model `embedding` has embedded.
         embedding: The handle of the model whose vectors searches use; None: there are none.
     """

@@ -1,9 +1,10 @@
 """Rebuild a partition's index, or its vectors alone, while it is searched.
 
 The new index is built from the messages and passages, under a temporary name. At the end it gets
-the owner's name, in one transaction. Documents written meanwhile wait in the owner's write buffer,
-since the job's key prevents flushes. Rows of the buffer that the new index already contains are
-deleted. Both rebuilds are jobs, which may be killed at any point and run again.
+the owner's name, in one transaction. Documents written meanwhile wait in the owner's write buffer:
+the rebuild has the same job key as a flush, so no flush runs beside it. Rows of the buffer that the
+new index already contains are deleted. Both rebuilds are jobs, which may be killed at any point and
+run again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +62,7 @@ _DOCUMENTS = {
     ),
     "passages": (passages, passages.c.archive_id == bindparam("owner_id")),
 }
-# The order is that of an index in both tables.
+# The database has an index in this order on both tables.
 _PORTIONS = {
     kind: select(table)
     .where(
@@ -203,7 +204,7 @@ def read_portion(
 ) -> RebuildPortion | None:
     """Return the next documents of the partition; None after the last.
 
-    Call it in one snapshot of the database.
+    The documents and the buffer must be read in one snapshot of the database.
 
     Args:
         tx: The transaction.

@@ -4,9 +4,9 @@ Similarities and the final order are in `fusion.py`. A word in one turn also cou
 around it, because an answer seldom repeats the words of its question. So a search spreads each hit
 to the neighbouring turns, and the index stores nothing about neighbours. The share of a neighbour
 depends on the distance in words: a short turn answers the turn before it, but a page of text is
-understood alone. For that, documents are laid out in slots of `SLOT_WORDS` words. The turns of a
-session follow each other; a few empty slots separate sessions and surround a long text. Then
-spreading is a sum of shifted arrays.
+understood alone. To measure distances, documents are laid out in slots of `SLOT_WORDS` words. The
+turns of a session follow each other; a few empty slots separate sessions and surround a long text.
+With this layout, spreading is a sum of shifted arrays.
 """
 
 from collections.abc import Sequence
@@ -36,20 +36,25 @@ SLOT_WORDS = 35
 # for turns that are one to four slots away.
 REACH = 4
 TENTHS = 10
-# More repeats of a word do not raise the score. This limit keeps all sums below under 256.
+# The most repeats of a word that raise the score. With this limit, the sums of hits in this module
+# fit into a byte.
 MOST_TIMES = 8
 # Parameters of BM25: how soon repeats stop counting, and how much length weakens a hit.
 SATURATION = 1.2
 LENGTH_SHARE = 0.75
+# The bit that marks a hit in the speaker's name.
 _NAMED = 128
-# Below this share of all slots, it is faster to update only the slots around the hits.
+# If a term has fewer hits than this share of all slots, it is faster to update only the slots
+# around its hits.
 FEW_HITS = 1 / 256
-# A question is seldom the answer to another question. A longer text does not count as a question,
-# even if it ends with one.
+# A question is seldom the answer to another question. So the score of a text that ends with a
+# question mark is lowered by this share. For a text of more than QUESTION_WORDS words, the share
+# shrinks in proportion to the length.
 QUESTION_MALUS = 0.17
 QUESTION_WORDS = 20
-# The share of the mean of a text's parts in its score by words and in its similarity. The rest
-# depends on the best part alone. A text of many parts is more likely to have a good one by chance.
+# The score of a long text, by words and by similarity, combines the mean of its parts (with this
+# share) and its best part (with the rest). The best part alone would favour long texts, since one
+# of many parts is more likely to be good by chance.
 MEAN_SHARE = 0.5
 # A text's similarity gets shares from this many slots on both sides.
 SIMILARITY_REACH = 2
@@ -86,9 +91,9 @@ class FarNeighbours:
 class DocumentColumns:
     """A partition's documents by position.
 
-    `count` of them are `alive`. `worth` is a factor for a document's score. If a text has parts,
-    `starts` are the first positions of all texts; else it is None. `far` is None if no turn is
-    long.
+    `count` of them are `alive`. `worth` is a factor for a document's score. If any text is in
+    parts, `starts` are the first positions of all texts, and `far` has the neighbours that are far
+    apart. Otherwise both are None.
     """
 
     number: Integers
@@ -174,8 +179,8 @@ class Spread:
 class Posting:
     """A term's documents: positions, counts in the text, and hits in the speaker's name.
 
-    A frequent term may have a `spread`. The term's weight is that of a term in at least
-    `least_count` documents. So a related word never weighs more than the query's word.
+    A frequent term may have a `spread`. For its rarity, the term counts as occurring in at least
+    `least_count` documents. With that, a related word never weighs more than the query's word.
     """
 
     positions: npt.NDArray[Any]
@@ -187,12 +192,13 @@ class Posting:
 
 
 def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns:
-    """Read records with number, created_at, conversation, length (in words) and form.
+    """Return the columns of records, with the layout of their turns.
 
     Deleted documents have no neighbours.
 
     Args:
-        records: The records, (n,), in the order of their positions.
+        records: The records (n,), in the order of their positions. Each has number, created_at,
+            conversation, length (in words) and form.
         alive: False for deleted documents, (n,).
     """
     number = records["number"].astype(np.int64)
@@ -230,7 +236,7 @@ def _far_neighbours(
     slot: Integers,
     alive: Bools,
 ) -> FarNeighbours | None:
-    """Find turns of a session that follow each other but are too far apart for similarities."""
+    """Find turns of a session that follow each other, but more than `SIMILARITY_REACH` apart."""
     if starts is None:
         return None
     if order is None:
@@ -286,7 +292,7 @@ def _arrange(
     conversations = conversation[order]
     times = created_at[order]
     lengths = length[order]
-    # From the middle of one text to the middle of the next.
+    # The distances in slots, from the middle of one text to the middle of the next.
     steps = np.rint((lengths[1:] + lengths[:-1]) / np.float32(2 * SLOT_WORDS)).astype(np.int64)
     begins = np.ones(len(order) + 1, dtype=np.bool_)
     begins[1:-1] = (
@@ -424,10 +430,10 @@ def _gain(
 ) -> Floats:
     """Return the term's score for each slot, (size,), if its weight were 1.
 
-    `scratch` (2, size) is used as working memory. `hits` (size,) must contain zeros, and does so
-    again at the end.
+    `scratch` (2, size) is used as working memory. `hits` (size,) must contain only zeros, and is
+    set back to zeros at the end.
     """
-    # Scattering is the slow part, so two numbers are packed into one.
+    # Writing by index is the slow part, so the count and the mark of a name share one byte.
     slots = layout.slot.take(posting.positions)
     hits[slots] = np.minimum(posting.times, MOST_TIMES) + posting.named * np.uint8(_NAMED)
     named = (hits >> np.uint8(7)) * np.uint8(TENTHS)
@@ -468,6 +474,7 @@ def _add_few(
     posting: Posting,
     weight: np.float32,
 ) -> None:
+    """Add the scores of a term with few hits to `total`, only in the slots that they reach."""
     slots = layout.slot.take(posting.positions)
     times = np.minimum(posting.times, MOST_TIMES)
     linked = slots < layout.alone

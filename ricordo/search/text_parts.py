@@ -5,12 +5,13 @@ the ends of paragraphs, sentences or words. The cuts depend only on the text, so
 again by its number in the index.
 """
 
-# Characters of a part. A text is cut if it has more than one and a half times this length.
+# The usual number of characters in a part. A text is cut if it is longer than one and a half times
+# this number.
 PART_CHARACTERS = 900
 # The number of a part has seven bits in the index. An uncut text has the number 0.
 MOST_PARTS = 127
-# The most characters of a text that are indexed, since a whole book in one message must not delay
-# all other writes.
+# The most characters of a text that are indexed. There is a limit because a whole book in one
+# message must not delay all other writes.
 MOST_CHARACTERS = 200_000
 UNCUT = 0
 # Positions for a cut, the best first.
@@ -18,7 +19,7 @@ _ENDS = ("\n\n", "\n", ". ", "! ", "? ", "。", "！", "？", " ")
 
 
 def parts_of(text: str) -> list[str]:
-    """Return the parts of a text; joined, they are the part of it that is indexed.
+    """Return the parts of a text. Joined, they give the indexed beginning of the text.
 
     Args:
         text: A text of any length; only its first 200,000 characters are indexed.

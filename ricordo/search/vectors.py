@@ -1,4 +1,7 @@
-"""Vectors of a partition by position: storage, and search of the nearest.
+"""Store the vectors of a partition, and find those that are nearest to a query.
+
+A partition is the index of one agent or archive. Its documents have positions, from 0 on, and the
+vectors are stored in the order of these positions.
 
 A few vectors are compared exactly. Of many vectors, a first pass compares one bit for each
 dimension: half of the bits for all vectors, the other half only for promising ones. The best
@@ -32,18 +35,22 @@ from ricordo.storage.schema.core_tables import (
     search_vectors,
 )
 
+# Up to this number, all vectors are compared exactly.
 FEW = 8192
+# The number of vectors that are compared exactly after the first pass.
 LOOKED_AT_AGAIN = 1000
 # The second half of the bits is compared for this many vectors. This finds 0.970 of the ten
 # nearest; comparing all bits of all vectors finds 0.972.
 PROMISING = 16 * LOOKED_AT_AGAIN
 VECTOR = np.dtype("<f2")
-# The size of the sample that sets the distance below which vectors are promising.
+# The first pass finds the greatest distance of a promising vector by a sample of about this size.
 _SAMPLE = 8192
-# The size of batches of comparisons, whose arrays should stay in the processor's cache.
+# Vectors in one batch: of the first pass, and of the exact comparison. The arrays of a batch should
+# stay in the processor's cache.
 _LOOKED_AT_ONCE = 16_384
 _COMPARED_AT_ONCE = 256
-# The common directions are computed again when the number of vectors has grown by this factor.
+# The common directions (see `fusion.CommonDirections`) are computed again when the number of
+# vectors has grown by this factor.
 _GROWTH = 1.1
 # Vectors are prepared in batches of this size, so that temporary arrays stay small.
 _AT_ONCE = 4096
@@ -110,14 +117,14 @@ _SERVE = (
 class Vectors:
     """The vectors of the first documents of a partition, one in each row.
 
-    Each has length 1; those of deleted documents are zeros.
+    A vector has length 1. The vector of a deleted document is zero.
 
     Attributes:
         rows: Floats (m, d) if there are few vectors; bytes (m, d) if there are many.
-        scales: The numbers (m,) by which bytes become floats; None for floats.
-        bits: One bit for each dimension of a vector: 1 if it is above the mean. Row i holds the
-            bits of the dimensions 64 i to 64 i + 63, as one integer for each vector (d / 64, m).
-            None for few vectors.
+        scales: One factor for each row (m,): bytes times the factor are floats. None for floats.
+        bits: One bit for each dimension of a vector: 1 if its number is above the mean of all
+            vectors. Row i holds the bits of the dimensions 64 i to 64 i + 63, as one integer for
+            each vector (d / 64, m). None for few vectors.
         common: The common directions of the first `counted` vectors; None if there are too few.
         counted: The number of vectors that give the common directions (see `shared_by`).
     """
@@ -166,11 +173,11 @@ class ShownVectors:
 def vectors_from(new: npt.NDArray[Any], earlier: Vectors | None = None) -> Vectors:
     """Prepare these vectors for searches, and append them to the earlier vectors.
 
-    The common directions are computed again if `shared_by` changes.
+    The common directions are computed again if the result of `shared_by` changes.
 
     Args:
         new: Vectors of length 1 (m, d), as they are stored; zeros for deleted documents.
-        earlier: The vectors of the positions before; None if there are none.
+        earlier: The vectors of all positions before these; None if there are none.
     """
     vectors = _appended(new, earlier)
     counted = shared_by(len(vectors))
@@ -186,7 +193,7 @@ def vectors_from(new: npt.NDArray[Any], earlier: Vectors | None = None) -> Vecto
 
 
 def _appended(new: npt.NDArray[Any], earlier: Vectors | None) -> Vectors:
-    """Return the new and the earlier rows, without bits and common directions."""
+    """Return the earlier rows and then the new ones, without bits and common directions."""
     count = len(new) + (len(earlier) if earlier else 0)
     if count <= FEW:
         floats = new.astype(np.float32)
@@ -231,8 +238,9 @@ def _extended_bits(
 def shared_by(count: int) -> int:
     """Return the number of vectors, of `count`, that give the common directions.
 
-    It is at most a tenth smaller than `count`, and so changes seldom. It depends on `count` alone.
-    Otherwise scores would reveal when a server was started and who wrote since.
+    It is the last number at which the common directions are computed again, at most a tenth below
+    `count`. It depends on `count` alone, not on the contents of the cache. Otherwise scores would
+    reveal when the server was started, and how much others wrote since.
 
     Args:
         count: The number of embedded positions that a search may see.
@@ -254,7 +262,7 @@ def part_of(
     """Return the partition's vectors of the documents in the view.
 
     Args:
-        cache: The cache that has the common directions of earlier searches, and gets these.
+        cache: It holds the common directions of earlier searches. New ones are added.
         partition: The row of the partition.
         vectors: The vectors of the whole partition.
         view: A view of this partition, or a user's part of it.
@@ -312,7 +320,7 @@ def similarities_shown(
 
 
 def _compared(vectors: Vectors, focused_query: Floats, positions: Integers) -> Floats:
-    """Return the similarities of these rows, for many vectors."""
+    """Return the similarities of the vectors at these positions, computed in batches."""
     scores: Floats = np.empty(len(positions), dtype=np.float32)
     for start in range(0, len(positions), _COMPARED_AT_ONCE):
         batch = positions[start : start + _COMPARED_AT_ONCE]
@@ -326,7 +334,7 @@ def _compared(vectors: Vectors, focused_query: Floats, positions: Integers) -> F
 def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
     """Quantize each row to signed bytes; return the bytes and each row's scale.
 
-    Bytes take half the memory of half floats, and are compared more than twice as fast.
+    Bytes take half the memory of 16-bit floats, and are compared more than twice as fast.
     """
     bytes_of_rows = np.empty(rows.shape, dtype=np.int8)
     scales: Floats = np.empty(len(rows), dtype=np.float32)
@@ -343,10 +351,10 @@ def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
 def similarities(
     vectors: Vectors, query: Floats, may: Bools | None, also: Bools
 ) -> fusion.Similarities:
-    """Return the similarities to the query, without the vectors' common directions.
+    """Return the similarities of documents to the query.
 
-    Few vectors are all compared. Of many, the nearest allowed ones and those in `also` are
-    compared.
+    The vectors' common directions do not count. If there are few vectors, all are compared.
+    Otherwise the nearest allowed ones are compared, and those that `also` marks.
 
     Args:
         vectors: The vectors of a partition's first documents.
@@ -380,9 +388,9 @@ def _cached_vectors(
 
 
 def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> dict[int, Vectors]:
-    """Return the vectors of each partition that has some, by its number.
+    """Return the vectors of the partitions, by the partition's number.
 
-    Only vectors added since the last search are read.
+    A partition without vectors is missing. Only vectors added since the last search are read.
 
     Args:
         tx: The transaction.
@@ -422,7 +430,7 @@ def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> 
 
 
 def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools | None) -> Integers:
-    """Return the positions whose bits are nearest to the query's."""
+    """Return the allowed positions whose bits are nearest to the query's, at most 1,000."""
     assert vectors.bits is not None  # noqa: S101 - many vectors always have them
     query_bits = _packed(focused_query[None, :] > 0)[0]
     half = (len(query_bits) + 1) // 2
@@ -435,8 +443,8 @@ def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools 
         allowed_count = int(np.count_nonzero(may[:count]))
     if not allowed_count:
         return np.empty(0, dtype=np.int64)
-    # The step is odd because turns of a conversation alternate, and a filter may exclude every
-    # other turn.
+    # An odd step, since the speakers of a conversation alternate: an even step could meet only
+    # turns of one speaker, all of which a filter may exclude.
     sample = distances[:: (count // _SAMPLE) | 1]
     if allowed_count > PROMISING:
         share = PROMISING / count
@@ -454,9 +462,9 @@ def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools 
 
 
 def _bound(distances: npt.NDArray[Any], share: float) -> int:
-    """Return a bound that at least this share of the distances does not exceed.
+    """Return the smallest distance up to which at least this share of the distances lies.
 
-    It is below the largest possible number, which marks vectors that are skipped.
+    The type's largest number marks skipped vectors. The result is always below it.
     """
     highest = int(np.iinfo(distances.dtype).max) - 1
     if share >= 1:
@@ -469,7 +477,7 @@ def _distances(
     bits: npt.NDArray[np.uint64], query_bits: npt.NDArray[np.uint64], count: int
 ) -> npt.NDArray[Any]:
     """Return, for each of the first vectors, the number of bits that differ from the query's."""
-    # Bytes are the fastest to add up. The largest number is reserved for vectors that are skipped.
+    # Bytes are added up fastest. The type's largest number is reserved for skipped vectors.
     dtype: Any = np.uint8 if len(query_bits) <= 3 else np.uint16
     distances = np.empty(count, dtype=dtype)
     xor_buffer = np.empty(_LOOKED_AT_ONCE, dtype=np.uint64)
@@ -537,8 +545,8 @@ def add_vectors(
 ) -> bool:
     """Store the vectors of a batch.
 
-    The vectors of a partition's first model are used at once. Those of another model are used once
-    all exist.
+    Searches use the vectors of a partition's first model at once. They use those of another model
+    only when every flushed document has one.
 
     Args:
         tx: The transaction.

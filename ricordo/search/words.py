@@ -6,7 +6,7 @@ characters. A compound gives its parts, and the whole without joiners: `foo_bar`
 `fooBar` give foo, bar and foobar; `user@example.com` gives user, example, com and userexamplecom;
 `GPT-4` gives gpt, 4 and gpt4. `don't` is dont, `Caroline's` caroline, `l'eau` eau. A number keeps
 its points and loses the commas of thousands: 3.14, 1.2.3 (also from `v1.2.3`), 1000000. Slashes and
-colons separate. An emoji is a term, and so are `C++` and `C#`.
+colons separate words. An emoji is a term, and so are `C++` and `C#`.
 """
 
 import re

@@ -27,12 +27,12 @@ from ricordo.storage.schema.core_tables import messages, passages, search_buffer
 
 log = logging.getLogger(__name__)
 FLUSH = "search.flush"
-# At this number of rows a search takes about a millisecond longer, so a flush is due at once. A
-# shorter buffer is flushed soon after its first row, because only flushed documents are found by
-# meaning.
+# With this number of rows in the buffer, a search takes about a millisecond longer, so a flush is
+# due at once. A shorter buffer is flushed soon after its first row, because only flushed documents
+# get stored vectors.
 LONG_BUFFER = 256
 # Within QUICK_WINDOW a process adds at most QUICK_FLUSHES jobs with the short delay. That is two a
-# second, which a quiet server never needs. Further jobs get the longer delay.
+# second, more than a quiet server ever adds. Further jobs get the longer delay.
 FLUSH_DELAY = 30 * SECOND
 QUICK_DELAY = SECOND // 2
 QUICK_WINDOW = 5 * SECOND
@@ -209,8 +209,8 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
         is_new = add_flush_job(
             tx, owner_id, organization_id, not_before=not_before, hurries=hurries
         )
-        # A flush may come before `not_before`. Then the time is 0, so that later rows add a job
-        # again.
+        # If a job already waited, it may flush before `not_before`. Then `due_at` is 0, so that
+        # later rows add a job again.
         due_at = not_before if is_new and not is_long else 0
         if is_long or is_new:
             count = 0 if is_long else rows
@@ -221,7 +221,7 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
         written.pop(owner_id, None)
         written[owner_id] = (count, due_at)
         while len(written) > MOST_OWNERS:
-            # This is the owner with the oldest write; its next write adds a job again.
+            # Forget the owner whose last write is the oldest. Its next write adds a job again.
             del written[next(iter(written))]
 
     tx.after_commit.append(remember)

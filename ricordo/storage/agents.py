@@ -545,7 +545,7 @@ def last_ended_for(tx: Transaction, scope: Scope, reason: str) -> ColumnElement[
     "Last" refers to the conversation that `load_whole` shows.
 
     Args:
-        tx: The transaction, since a user's default conversations are looked up.
+        tx: The transaction, in which a user's default conversations are looked up.
         scope: The caller.
         reason: The stop reason of a run, such as "end_turn".
     """
@@ -561,14 +561,14 @@ def place_of(tx: Transaction, scope: Scope, order_by: AgentOrder) -> ColumnEleme
     """Return the expression by which agents are ordered; None if they are ordered by creation.
 
     Args:
-        tx: The transaction, since a user's default conversations are looked up.
+        tx: The transaction, in which a user's default conversations are looked up.
         scope: The caller, whose default conversations count for "last_run_completion".
         order_by: The requested order. An agent whose conversation never ran is ordered as if it had
             run before all others.
     """
     if order_by == "last_run_completion":
-        # Use an aggregate, since it always returns one row. A user may have had a personal
-        # conversation before getting the agent's.
+        # A user may have two default conversations: a personal one, and the agent's, which the user
+        # got later. An aggregate returns one row for both.
         last = func.coalesce(func.max(conversations_table.c.last_run_ended_at), 0)
         return select(last).where(_is_shown(tx, scope)).correlate(agents).scalar_subquery()
     if order_by == "updated_at":

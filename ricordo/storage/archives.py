@@ -1,7 +1,7 @@
 """Archives and their passages.
 
 An archive's row has the count and tags of its shared passages, for prompts. Passages about one user
-do not change it, since other users see the archive too.
+do not change the row, since other users see the archive too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -15,7 +15,7 @@ from ricordo.errors import Unavailable
 FOLDER = "repositories"
 # Name of a file with the chain's id, in a repository that is a remote of a chain.
 OWNER_FILE = "ricordo-owner"
-PATIENCE = 60.0  # seconds to wait while another request writes there
+PATIENCE = 60.0  # seconds to wait for another writer of the chain's folders
 
 
 def lock_path(data_dir: Path, chain_id: str) -> Path:

@@ -13,7 +13,7 @@ from ricordo.storage.engine.repository import in_scope
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, messages, runs, users
 
-# A list of names in one statement.
+# The most names that one statement reads.
 MOST_NAMES = 500
 _MOST_RUNS = 1000  # newest runs whose agents count as recently used
 _MOST_SCANNED = 5000  # newest messages of a conversation that are searched for summaries

@@ -32,7 +32,7 @@ class ListedConversation:
         user_id: The user of the conversation; None: it is shared.
         time: The last message, or else the creation, in microseconds UTC.
         versions: The ids of all versions of it.
-        is_gone_there: It was deleted in the client from which it was imported.
+        is_gone_there: The conversation was deleted in the client from which it was imported.
     """
 
     id: str

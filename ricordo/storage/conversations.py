@@ -383,7 +383,7 @@ def set_untold(tx: Transaction, id: str, is_any: bool) -> None:
     Args:
         tx: The transaction.
         id: The conversation.
-        is_any: True if rejections may be left to report.
+        is_any: True if there may be rejections that the agent has not been told of.
     """
     tx.run(update(conversations).where(conversations.c.id == id).values(has_untold=is_any))
 
@@ -512,7 +512,7 @@ def page_of_history(
 def waiting_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[str]:
     """Return the ids of the agent's conversations that wait for approval.
 
-    Conversations that the caller may not change are left out. Deleted ones are not.
+    Conversations that the caller may not change are left out. Deleted ones are returned too.
 
     Args:
         tx: The transaction.

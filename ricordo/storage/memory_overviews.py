@@ -42,7 +42,7 @@ from ricordo.storage.schema.memory_tables import (
 # The labels of blocks about a person, as agents name them.
 _ABOUT_THE_PERSON = ("human", "user", "student", "person")
 _LONGEST_BEGINNING = 2_000  # characters of a block's text
-_READ_AT_ONCE = 100  # blocks that may have a mark
+_READ_AT_ONCE = 100  # blocks that one statement reads in a search for marked ones
 _OWNER_NAME = case(
     (chains.c.owner_kind == "user", users.c.name),
     else_=func.coalesce(agents.c.name, "a shared block"),
@@ -165,7 +165,8 @@ def blocks_marked_for(
             *may_use(users_scope),
             agents.c.hidden.is_(False),
             blocks.c.shared.is_(False),
-            # This finds few others, such as blocks with the value in another field.
+            # This also selects a few other blocks, such as those with the value in another field.
+            # They are left out below.
             cast(blocks.c.metadata, String).contains(content, autoescape=True),
             blocks.c.label.not_in([*labels]),
         )

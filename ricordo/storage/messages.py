@@ -147,7 +147,7 @@ def labelled(tx: Transaction, agent_id: str, user_id: str | None, most: int) -> 
         tx: The transaction.
         agent_id: The agent.
         user_id: The user that the messages are about; None: messages about no user.
-        most: The number of newest messages among which they are.
+        most: The number of newest messages that are searched.
     """
     recent = (
         select(messages.c.id)

@@ -66,15 +66,14 @@ def require_room(
             quotas.require_block(after.shown_label, size, size_before)
         growth += size - size_before
         new_blocks += (before is None) - (after is None)
-    # Use the size at the start of this transaction, so that it is not refused half-way.
+    # The size at the start of the transaction counts, so that no transaction is refused half-way.
     if tx.history_bytes.setdefault(chain.id, chain.history_bytes) >= quotas.history_bytes:
         require_history(tx, chain, changed, is_revival=is_revival)
     if new_blocks > 0:
         quotas.require_count(len(chain.files) + new_blocks, len(chain.files))
     if growth <= 0:
         return
-    # With at most this many blocks, the total can only be too large if one exceeds the allowed
-    # size.
+    # The sizes are summed up only if blocks of the largest allowed size would not fit together.
     if (len(chain.files) + new_blocks) * quotas.block_bytes > quotas.memory_bytes:
         total = int(tx.first(_OF_CHAIN, {"chain_id": chain.id}).size)
         quotas.require_memory(total + growth, total)

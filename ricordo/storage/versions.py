@@ -232,7 +232,7 @@ def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> C
     Args:
         tx: The transaction.
         scope: The organization; the caller's right to read it is checked elsewhere.
-        owner_kind: The kind of the owner: "user", "agent" or "block".
+        owner_kind: The kind of the owner: "user", "agent", "block" or "organization".
         owner_id: The id of the owner.
     """
     parameters = {

@@ -15,7 +15,7 @@ from typing import Any
 from ricordo.domain.egress import Clearance
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.tool import Tool
-from ricordo.llm.egress import embed
+from ricordo.llm.egress import Payer, embed
 from ricordo.offload import offload
 from ricordo.search.words import query_terms, terms
 
@@ -115,7 +115,11 @@ def fuse_rankings(
 
 
 async def rank_by_meaning(
-    embedders: Any, query: str, texts: Sequence[str], clearance: Clearance
+    embedders: Any,
+    query: str,
+    texts: Sequence[str],
+    clearance: Clearance,
+    payer: Payer | None,
 ) -> list[int] | None:
     """Rank texts by the server's default embedding model.
 
@@ -124,20 +128,21 @@ async def rank_by_meaning(
         query: The query.
         texts: The texts of tools.
         clearance: Decides whether the model may see the query and the texts.
+        payer: The account that pays for the embeddings of a provider's model.
 
     Returns:
         The indexes of the matching texts, the nearest first; None without a model or without texts.
 
     Raises:
         Forbidden: The model may not see the query.
-        ModelError: The model's call failed.
+        ModelError: The model's call failed, or a budget is used up.
     """
     handle = embedders.default_handle()
     if handle is None or not texts:
         return None
     model = embedders.get(handle)
-    (query_vector,) = await embed(model, [query], clearance, purpose="query")
-    vectors = await embed(model, list(texts), clearance)
+    (query_vector,) = await embed(model, [query], clearance, payer, purpose="query")
+    vectors = await embed(model, list(texts), clearance, payer)
     size = len(texts) * len(query_vector) * 8  # bytes
     return await offload(lambda: rank_by_vectors(query_vector, vectors), size)
 

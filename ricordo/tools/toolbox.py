@@ -92,7 +92,8 @@ class ToolContext:
     """The context of a call: the working memory to edit, the store and recall to read.
 
     Attributes:
-        all_recall: The searches without the limits of egress policies; tools use `recall`.
+        open_recall: Returns the searches without the limits of egress policies; tools use
+            `recall`.
         quoted: Records the authors of stored texts in the result.
         turn_began: Returns the time of the turn's first message.
         view_began: Returns the time of the oldest message in the agent's view.
@@ -110,7 +111,7 @@ class ToolContext:
     memory: WorkingMemory
     store: Store
     scope: Scope
-    all_recall: Recall
+    open_recall: Callable[[], Recall]
     settings: Settings
     call_tool: CallTool
     quoted: Quoted = field(default_factory=Quoted)
@@ -126,7 +127,7 @@ class ToolContext:
     @property
     def recall(self) -> Recall:
         """Return the searches for results that the turn's model will read."""
-        return self.all_recall.for_reader(self.clearance, self.reader)
+        return self.open_recall().for_reader(self.clearance, self.reader)
 
     def may_read(self, source: str, label: str | None, text: str = "") -> bool:
         """Return whether the turn's model may see a labelled text; note it in both cases.

@@ -6,7 +6,7 @@ stops before that.
 
 import pytest
 
-from ricordo.agents.budgets import BudgetSpent, put_off, set_budget
+from ricordo.agents.budgets import put_off
 from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job
 from ricordo.domain.message import TextPart
@@ -15,6 +15,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs, runs
+from ricordo.storage.budgets import BudgetSpent, set_budget
 from ricordo.storage.engine.repository import Page
 from tests.seams.stage import Stage, text_of
 from tests.seams.stores import START, ManualClock, count_statements

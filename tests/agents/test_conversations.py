@@ -115,7 +115,7 @@ async def count(stage: Stage, table: str, where: str = "1 = 1") -> int:
 
 
 async def texts_found(stage: Stage, agent: str, words: str) -> list[str]:
-    hits: list[FoundMessage] = await stage.runtime.recall.messages(
+    hits: list[FoundMessage] = await stage.runtime.recall_for(Scope()).messages(
         words, MessageFilter((agent,)), 50, "fts"
     )
     return sorted(hit.message.text for hit in hits)

@@ -427,7 +427,9 @@ async def test_a_secret_is_removed_from_memory_and_the_agent_is_told(stage: Stag
     assert await stage.block(agent, "human") == "Ada\nKey: [secret removed: api key]"
     assert all("A secret (api key) was removed" in told for _, told in returns(answer))
     held = tuple(archive.id for archive in (await stage.state(agent)).archives)
-    (found,) = await stage.runtime.recall.passages("key", PassageFilter(archive_ids=held), 5)
+    (found,) = await stage.runtime.recall_for(Scope()).passages(
+        "key", PassageFilter(archive_ids=held), 5
+    )
     assert found.passage.text == "The key is [secret removed: api key]"
 
 

@@ -330,7 +330,7 @@ def test_the_vectors_of_passages_are_in_the_ledger_and_in_the_budget(
     api: Api, http: httpx2.Client
 ) -> None:
     async def ask(texts: list[str], _purpose: EmbeddingPurpose) -> list[list[float]]:
-        count("far/embed", 40 * len(texts))
+        count("far/embed", 40 * len(texts), texts)
         return [[1.0] for _ in texts]
 
     info = EmbeddingInfo("far/embed", "far", "embed", "openai", dimensions=1)

@@ -339,10 +339,7 @@ NOWHERE = Known(
 
 
 def routes_with_wrong_names() -> Iterator[tuple[str, str, str, str]]:
-    """Return every route with one wrong name.
-
-    It does not exist, or belongs to another user.
-    """
+    """Yield every route with one wrong name: one that does not exist, or one of another user."""
     for method, path in ROUTES:
         in_body = (
             ["body"]

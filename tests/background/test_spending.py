@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from ricordo.background.upkeep import expenses_noted, postponed
+from ricordo.background.upkeep import account_of, postponed
 from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
+from ricordo.errors import ModelError
+from ricordo.llm.egress import embed
 from ricordo.llm.embedding.remote import RemoteEmbedder, count
 from ricordo.llm.policy import CallPolicy
 from ricordo.storage import jobs, runs
@@ -37,23 +39,38 @@ async def spent(stage: Stage) -> list[tuple[str | None, str, int]]:
 async def test_embedded_tokens_are_recorded_by_agent_and_model_also_after_a_failure(
     stage: Stage,
 ) -> None:
+    def embedder(handle: str, tokens: int, failure: Exception | None = None) -> RemoteEmbedder:
+        async def ask(texts: list[str], _purpose: EmbeddingPurpose) -> Sequence[Any]:
+            count(handle, tokens, texts)
+            if failure:
+                raise failure
+            return [[1.0] for _ in texts]
+
+        return RemoteEmbedder(
+            EmbeddingInfo(handle, "a", "embed", "openai"), CallPolicy(retries=0), ask
+        )
+
+    async def embed_for(job: Job, model: RemoteEmbedder) -> None:
+        account = account_of(stage.runtime, job)
+        await embed(model, ["tea"], stage.runtime.new_clearance(), account)
+
     agent = await stage.agent()
-    async with expenses_noted(stage.runtime, job_of(agent)):
-        count("a/embed", 70)
-        count("a/embed", 7)
-    async with expenses_noted(stage.runtime, job_of("archive-1")):
-        pass
-    async with expenses_noted(stage.runtime, Job("sweep", LOCAL_ORGANIZATION, {})):
-        count("a/embed", 0)
-
-    async def embed() -> None:
-        async with expenses_noted(stage.runtime, job_of("archive-1")):
-            count("b/embed", 5)
-            raise RuntimeError("The provider is down.")
-
-    with pytest.raises(RuntimeError, match="down"):
-        await embed()
+    await embed_for(job_of(agent), embedder("a/embed", 70))
+    await embed_for(job_of(agent), embedder("a/embed", 7))
+    with pytest.raises(ModelError, match="down"):
+        await embed_for(
+            job_of("archive-1"), embedder("b/embed", 5, ModelError("llm_error", "It is down."))
+        )
     assert await spent(stage) == [(agent, "a/embed", 77), (None, "b/embed", 5)]
+
+
+async def test_a_providers_model_is_never_called_without_a_payer(stage: Stage) -> None:
+    async def ask(_texts: list[str], _purpose: EmbeddingPurpose) -> Sequence[Any]:
+        raise AssertionError("the provider was asked")
+
+    model = RemoteEmbedder(EmbeddingInfo("a/b", "a", "b", "openai"), CallPolicy(retries=0), ask)
+    with pytest.raises(RuntimeError, match="a/b"):
+        await embed(model, ["tea"], stage.runtime.new_clearance(), None)
 
 
 async def test_only_jobs_with_a_providers_model_are_postponed(

@@ -3,8 +3,8 @@
 Users, services, a developer and an administrator call. Every text that a user sends holds a canary
 word of that user. No response to another caller may hold it, in any form: headers, JSON, streams,
 zip archives, git packs, searches, refusals. The prompt of another user's turn must not hold it
-either. The ids in the calls come from all callers, so a caller asks for foreign objects as often as
-for their objects.
+either. The ids in the calls come from all callers, so a caller also asks for objects that it may
+not read.
 """
 
 import random

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.campaign
 _ROUNDS = 12
 
 
-# In the suite the tests of each kind of remote use one history.
+# This is the long form. The usual suite has a short one in the tests of each kind of remote, with
+# one history.
 @pytest.mark.soak
 @pytest.mark.parametrize("seeds", [range(1, 31)], ids=["long"])
 async def test_syncs_that_are_killed_end_with_what_the_memory_has(

@@ -311,7 +311,7 @@ class _Campaign:
         for row in rows:
             if row.role not in ("user", "assistant") or not row.text or row.text.startswith("{"):
                 continue
-            found = await self.runtime.recall.messages(
+            found = await self.runtime.recall_for(Scope()).messages(
                 row.text.split(" ", 1)[0], MessageFilter((agent_id,)), 3, "fts"
             )
             if row.id not in [hit.message.id for hit in found]:

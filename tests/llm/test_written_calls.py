@@ -133,7 +133,8 @@ def test_additions_around_a_name_are_removed_if_the_tool_is_then_known(
     assert offered_name(name, OFFERED) == meant
 
 
-# In the suite tests/llm/test_linear_time.py reads texts of the same kinds.
+# The usual suite reads few of these texts here; tests/llm/test_linear_time.py reads more of their
+# kind.
 @pytest.mark.parametrize("share", short_and_long(9, 1))
 def test_a_long_broken_text_is_read_in_linear_time(share: int) -> None:
     for opening in HOSTILE[::share]:

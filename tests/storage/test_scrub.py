@@ -28,13 +28,6 @@ async def test_deleted_text_stays_in_the_files_until_they_are_scrubbed(
 
     assert files(tmp_path, database) == []
     assert [sentence for sentence in left if "log of changes" not in sentence] == []
-    # The process's caches of the index are dropped too, and read again.
-    assert (
-        await store.read(
-            lambda tx: [key for key in tx.cache if getattr(key, "__name__", "") == "Memory"]
-        )
-        == []
-    )
 
 
 async def test_a_too_large_table_is_skipped_and_named(

@@ -57,7 +57,7 @@ class Library:
         self.embedders.add(self.embedder)
         self.embedders.add(self.other)
         self.indexing = Indexer(store, self.embedders, indexes or {}, pause=0)
-        self.recall = Recall(store, self.embedders, indexes or {})
+        self.recall = Recall(store, self.embedders, indexes or {}, payer=None)
 
     async def flush(self, owner_id: str) -> None:
         await self.indexing.flush(self.job(owner_id), unheard)

@@ -220,8 +220,8 @@ class PineconeServer(_NamespaceServer):
 class QdrantServer(JsonServer):
     """Collections in memory.
 
-    `indexes` names the indexed fields of each; a filter by another is refused, as strict servers
-    do.
+    `indexes` names the indexed fields of each collection. A filter by another field is refused, as
+    strict servers do.
     """
 
     key_header = "api-key"

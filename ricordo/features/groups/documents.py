@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ricordo.agents.budgets import DAILY_TOKENS, put_off
+from ricordo.agents.budgets import put_off
 from ricordo.agents.lifecycle import BlockSpec, delete_agent, insert_agent, new_block, prepare
 from ricordo.agents.request import (
     NewMessage,
@@ -39,6 +39,7 @@ from ricordo.prompt.system_prompt import disarm
 from ricordo.prompt.texts import text
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, blocks, jobs, versions
+from ricordo.storage.budgets import DAILY_TOKENS
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Query, Response
 from pydantic import Field
 
-from ricordo.agents.budgets import has_budget, require_budget
 from ricordo.agents.loop import build_request
 from ricordo.agents.step_decisions import offer_tools
 from ricordo.agents.tracing import request_to_json
@@ -31,6 +30,7 @@ from ricordo.errors import NotFound
 from ricordo.llm.egress import whole_reply
 from ricordo.llm.exchange import EXCHANGE, Exchange, NotSent
 from ricordo.storage import agents, runs, tags, tools
+from ricordo.storage.budgets import has_budget, require_budget
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import sync_tools

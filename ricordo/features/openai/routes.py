@@ -14,7 +14,6 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import TextPart
 from ricordo.domain.text import Json
-from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Invalid
 from ricordo.features.openai.answers import (
     AnswerReader,
@@ -50,7 +49,6 @@ from ricordo.features.openai.turns import (
 )
 from ricordo.llm.egress import embed
 from ricordo.llm.tokens import text_tokens
-from ricordo.storage import runs
 
 router = OpenAIRoutes(prefix="/v1", tags=["openai"], scope="messages")
 
@@ -133,18 +131,12 @@ async def create_embeddings(context: RequestContext, body: EmbeddingsRequest) ->
             "This server has no default embedding model. Choose one from GET /v1/models/embedding."
         )
     texts = await texts_of(body.input)
-    vectors = await embed(embedders.get(handle), texts, context.runtime.new_clearance())
+    embedder = embedders.get(handle)
+    account = context.runtime.embedding_account(context.scope)
+    vectors = await embed(embedder, texts, context.runtime.new_clearance(), account)
     if body.dimensions is not None:
         vectors = shortened(vectors, body.dimensions)
     count = sum(map(text_tokens, texts))
-    expense = Expense(
-        context.scope.organization_id,
-        purpose="embedding",
-        model=handle,
-        usage=Usage(count),
-        user_id=context.scope.subject,
-    )
-    await context.store.write(lambda tx: runs.add_expense(tx, expense))
     encode = _packed if body.encoding_format == "base64" else list
     embeddings = [
         {"object": "embedding", "index": index, "embedding": encode(vector)}

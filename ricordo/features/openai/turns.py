@@ -7,7 +7,6 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ricordo.agents.budgets import has_budget, require_budget
 from ricordo.agents.request import (
     Approval,
     NewMessage,
@@ -41,6 +40,7 @@ from ricordo.features.openai.queries import NamedAgent
 from ricordo.features.openai.shown_answers import answer_key
 from ricordo.llm.egress import whole_reply
 from ricordo.storage import agents, runs
+from ricordo.storage.budgets import has_budget, require_budget
 from ricordo.storage.engine.store import Transaction
 
 CHAT_HEADER = "x-openwebui-chat-id"

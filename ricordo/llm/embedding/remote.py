@@ -7,10 +7,7 @@ import asyncio
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +17,7 @@ import orjson
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
+from ricordo.llm.embedding_meter import count
 from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_compatible import call_headers, call_url
 from ricordo.llm.policy import (
@@ -51,8 +49,6 @@ QUERY_RETRIES = 1
 # provider that is down.
 REST_SECONDS = 15.0
 
-_COUNTED: ContextVar[Counter[str] | None] = ContextVar("tokens by embedding model", default=None)
-
 Ask = Callable[[list[str], EmbeddingPurpose], Awaitable[Sequence[Any]]]
 """One request, which returns a vector for each text, in order, in any form that `unit` reads.
 
@@ -62,6 +58,8 @@ Raises ModelError.
 
 class RemoteEmbedder:
     """An embedding model of a provider; `ask` makes one request to it."""
+
+    costs_tokens = True
 
     def __init__(
         self,
@@ -202,34 +200,6 @@ class RemoteEmbedder:
         return vectors
 
 
-@contextmanager
-def metered() -> Iterator[Counter[str]]:
-    """Count the tokens embedded inside the `with`, by the model's handle.
-
-    Usage of tasks that start inside the block is counted too.
-    """
-    counter: Counter[str] = Counter()
-    before = _COUNTED.set(counter)
-    try:
-        yield counter
-    finally:
-        _COUNTED.reset(before)
-
-
-def count(handle: str, reported: Any) -> None:
-    """Count a provider's reported tokens.
-
-    Args:
-        handle: The embedding model's handle.
-        reported: The number of tokens. Anything else is ignored, and so is a report outside a
-            `metered` block.
-    """
-    counter = _COUNTED.get()
-    is_number = isinstance(reported, int) and not isinstance(reported, bool)
-    if counter is not None and is_number and reported > 0:
-        counter[handle] += reported
-
-
 def unit(vector: Any, provider: str) -> list[float]:
     """Return the vector at length 1.
 
@@ -301,17 +271,20 @@ def openai_embedder(
             raise error_from_status(
                 info.provider, response.status_code, response.content, response.headers
             )
-        return vectors_in(response.content, info)
+        return vectors_in(response.content, info, texts)
 
     return RemoteEmbedder(info, policy, ask)
 
 
-def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
+def vectors_in(content: bytes, info: EmbeddingInfo, texts: Sequence[str]) -> list[Any]:
     """Return the unchecked vectors of an answer, in the order of the texts.
+
+    The tokens of the answer are counted.
 
     Args:
         content: The body of the answer.
         info: The model that answered.
+        texts: The texts of the request.
 
     Raises:
         ModelError: for any other answer.
@@ -324,8 +297,10 @@ def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
     if answer.get("error"):
         raise error_from_event(info.provider, answer)
     rows = answer.get("data")
-    if isinstance(usage := answer.get("usage"), dict):
-        count(info.handle, usage.get("prompt_tokens"))
+    usage = answer.get("usage")
+    reported = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    if reported or isinstance(rows, list):
+        count(info.handle, reported, texts)
     if not isinstance(rows, list) or not all(
         isinstance(row, dict) and "embedding" in row for row in rows
     ):
@@ -384,7 +359,7 @@ def google_embedder(
             from ricordo.llm.providers import our_error
 
             raise our_error(info.provider, error) from error
-        count(info.handle, embedding.usage.input_tokens)
+        count(info.handle, embedding.usage.input_tokens, texts)
         return embedding.embeddings
 
     return RemoteEmbedder(info, policy, ask)

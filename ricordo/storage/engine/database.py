@@ -80,8 +80,8 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
         memory_mb=settings.max_memory_mb,
         blocks=settings.max_memory_blocks,
         listed_characters=settings.max_listed_characters,
-        # The bytes of one cached agent: its blocks are in memory twice, and most non-Latin
-        # characters take three bytes.
+        # A character of a listed block can take eight bytes of the answer's memory: blocks are in
+        # memory twice, and most non-Latin characters take three bytes.
         list_characters=settings.max_answer_mb * MEGABYTE // 8,
         history_mb=settings.max_history_mb,
     )
@@ -190,12 +190,12 @@ def exclusive_access(
         sqlite.require_file(path)
         sqlite.require_writable(path)
     lock = _lock_of(path, force=force)
-    # With the durability "full", committed work is on the disk.
     try:
         if lock and not is_new:
             file_mark.find_missing_writes(path)
         if force and lock:
             lock.release()
+        # With the durability "full", the work is on the disk once it is committed.
         with sqlite.first_connection(sqlite.make_engine(path, "full"), path) as connection:
             yield connection
     finally:

@@ -516,7 +516,7 @@ def damaged_tables(connection: Connection) -> list[str]:
     The search stops after 20 seconds; larger tables are then not read.
 
     Args:
-        connection: A connection outside a transaction. Its statement timeout ends as 0.
+        connection: A connection outside a transaction. Afterwards it has no statement timeout.
     """
     end = time.monotonic() + _LOOK_SECONDS
     connection.exec_driver_sql("SET max_parallel_workers_per_gather = 0")

@@ -77,7 +77,7 @@ class Repository(Generic[V]):
     A `usage` or an `author` takes several columns, a tuple is a JSON list, and some fields have a
     special form. A field without a column gets its default, or None. Entities are built by
     position, which is faster than by name: a turn reads its whole window. `long` names the column
-    whose texts bound a page.
+    with long texts; their total size bounds a page.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ from ricordo.storage.engine.statements import PreparedStatement, Statements
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 QUOTAS = MemoryQuotas()
-FAILURE_SECONDS = 15.0  # seconds during which a failed write counts
-SLOW_WRITE = 0.1  # seconds; every other writer waits for a write
+FAILURE_SECONDS = 15.0  # seconds after a failed write in which `require_writes` raises its error
+SLOW_WRITE = 0.1  # seconds; a slower write is logged, since all other writers wait for it
 
 
 class Overtaken(Conflict):

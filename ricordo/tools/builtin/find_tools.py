@@ -29,7 +29,11 @@ async def find_tools(context: ToolContext, query: str) -> str:
     word_ranking = await offload(lambda: rank_by_words(query, texts), length)
     try:
         vector_ranking = await rank_by_meaning(
-            context.runtime.models.embedders, query, texts, context.clearance
+            context.runtime.models.embedders,
+            query,
+            texts,
+            context.clearance,
+            context.recall.payer,
         )
     except RicordoError:
         vector_ranking = None  # without the embedding model, the search is by words

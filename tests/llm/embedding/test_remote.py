@@ -18,12 +18,11 @@ from ricordo.llm.embedding.remote import (
     MOST_TOKENS,
     REST_SECONDS,
     RemoteEmbedder,
-    count,
-    metered,
     openai_embedder,
     opening,
     unit,
 )
+from ricordo.llm.embedding_meter import count, metered
 from ricordo.llm.provider_table import Provider
 from ricordo.llm.tokens import text_tokens
 from tests.llm.talk import Waits
@@ -153,12 +152,23 @@ async def test_a_query_is_retried_only_once() -> None:
 async def test_tokens_embedded_in_several_tasks_are_counted_by_model() -> None:
     async def embed(handle: str, tokens: int) -> None:
         await asyncio.sleep(0)
-        count(handle, tokens)
+        count(handle, tokens, [])
 
     with metered() as tokens:
         await asyncio.gather(embed("a/1", 5), embed("a/1", 7), embed("b/1", 1))
-    count("a/1", 100)
+    count("a/1", 100, [])
     assert tokens == {"a/1": 12, "b/1": 1}
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 0}, {"prompt_tokens": "7"}, 7])
+async def test_tokens_that_a_provider_does_not_report_are_estimated(
+    embedder: RemoteEmbedder, server: ModelServer, usage: Any
+) -> None:
+    rows = [{"embedding": [1.0, 0.0]}, {"embedding": [0.0, 1.0]}]
+    server.push(Answer({"data": rows, "usage": usage}))
+    with metered() as tokens:
+        await embedder.embed(["some tea", "and coffee"])
+    assert tokens == {"openai/scripted-1": text_tokens("some tea") + text_tokens("and coffee")}
 
 
 def test_a_vector_is_scaled_to_length_one() -> None:

@@ -54,12 +54,12 @@ class Desk:
 
     @property
     def recall(self) -> Recall:
-        return Recall(self.store, NO_EMBEDDERS)
+        return Recall(self.store, NO_EMBEDDERS, payer=None)
 
     def context(self) -> ToolContext:
         nothing: Any = None  # Memory tools do not use these.
         return ToolContext(
-            *("call-1", self.state, self.memory, self.store, self.scope, self.recall),
+            *("call-1", self.state, self.memory, self.store, self.scope, lambda: self.recall),
             *(nothing, nothing),
             turn_began=lambda: self.turn_began,
             view_began=lambda: self.view_began,

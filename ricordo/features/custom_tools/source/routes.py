@@ -15,7 +15,7 @@ from ricordo.api.models.tools import (
 from ricordo.api.routing import Routes
 from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
-from ricordo.errors import NotFound, Unsupported
+from ricordo.errors import ModelError, NotFound, Unsupported
 from ricordo.features.custom_tools.source import models, service
 from ricordo.features.custom_tools.source.environments import texts_of
 from ricordo.features.custom_tools.source.runner import (
@@ -112,9 +112,18 @@ async def search(
         word_ranking = await offload(lambda: tool_search.rank_by_words(query, texts), length)
     if body.search_mode != "fts":
         embedders = context.runtime.models.embedders
-        vector_ranking = await tool_search.rank_by_meaning(
-            embedders, query, texts, context.runtime.new_clearance()
-        )
+        try:
+            vector_ranking = await tool_search.rank_by_meaning(
+                embedders,
+                query,
+                texts,
+                context.runtime.new_clearance(),
+                context.runtime.embedding_account(context.scope),
+            )
+        except ModelError:
+            # Without the embedding model, or at the end of a budget, the search is by words.
+            if body.search_mode == "vector":
+                raise
     return tool_search.fuse_rankings(candidates, word_ranking, vector_ranking)[: body.limit]
 
 

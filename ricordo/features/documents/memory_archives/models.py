@@ -49,7 +49,7 @@ _GitId = Annotated[str, AfterValidator(_git_id)]
 class _Record(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
     later_words: ClassVar[Mapping[str, Any]] = {}
-    """For fields whose words a later server may add to: the value to take for an unknown word."""
+    """By field: the value that replaces a word which only a later server knows."""
 
 
 class ArchivedUser(_Record):

@@ -271,8 +271,8 @@ def put(
         context: The caller and the server.
         template: The template before the change, read in this transaction.
         content: The new content. It is not saved as a version.
-        saves: The message of a version that first saves the present content, unless a version has
-            it. With None or "", unsaved content is lost.
+        saves: The present content is first saved as a version with this message, unless a version
+            has this content already. With None or "", unsaved content is lost.
     """
     if saves:
         present = current(tx, context, template)

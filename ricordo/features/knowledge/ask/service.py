@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 
-from ricordo.agents.budgets import require_common_budget
 from ricordo.domain.block import Block
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.ids import new_id
@@ -27,6 +26,7 @@ from ricordo.prompt.system_prompt import disarm
 from ricordo.runtime import Runtime
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage import agents, archives, runs
+from ricordo.storage.budgets import require_common_budget
 from ricordo.storage.engine.store import Store, Transaction
 
 MOST = 24  # sources of one answer
@@ -211,7 +211,7 @@ async def ask(
     clearance = runtime.new_clearance()
     destination = destination_of(model, clearance)
     view = block_view(runtime.settings.data_dir, destination, clearance)
-    recall = runtime.recall.for_reader(clearance, destination)
+    recall = runtime.recall_for(scope).for_reader(clearance, destination)
     sources = await sources_for(
         runtime.store,
         recall,

@@ -31,8 +31,8 @@ def relation_of(draft: FactDraft, older: UserFact, live: Iterable[UserFact] = ()
     Args:
         draft: The new fact.
         older: The stored fact.
-        live: All live facts of the user. A favourite without a topic is compared only if they
-            contain one favourite.
+        live: All live facts of the user. A favourite without a topic is compared only if at most
+            one of these facts is a favourite.
     """
     if draft.subject != older.subject:
         return "both_hold"

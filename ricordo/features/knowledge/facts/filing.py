@@ -200,7 +200,7 @@ def settle(
         tx: The transaction, which has locked the user.
         fact: The stored fact, in its old state.
         live: The user's current and proposed facts; `fact` may be one of them.
-        relations: The relation of `fact` to each of them, by id. Those without one both hold.
+        relations: The relation of `fact` to each live fact, by id. If there is none, both hold.
         resolved_by: The id of the person who decided; None if the policy did.
     """
     now = tx.clock.now()

@@ -188,7 +188,7 @@ def find_portion(
     Args:
         tx: The transaction.
         statement: A query that returns the column `seq`, and has no limit.
-        after: The seq after which the read begins. The next one is greater by AT_ONCE.
+        after: The seq after which the read begins. For the next portion, add AT_ONCE to it.
         keeps: Returns whether a row is taken; by default all are.
     """
     seq = statement.selected_columns.seq

@@ -40,15 +40,17 @@ _NO_WORDS = ("id", "hash", "key", "digest", "otid", "address", "email", "created
 class Belongings:
     """A user, with the agents, archives and chains that only this user has.
 
-    `shared_agents` are other agents that the user talks with. `fixed_agents` also belong to the
-    user alone, but the user may not change their instructions. `fixed_blocks` are pairs of a chain
-    and a label; these blocks are read-only for agents, and the user may not change them either.
-    `fixed_archives` are attached to such agents only. Only passages that agents noted or the user
-    stored in them belong to the user. `conversations` have no user, and belong to agents that the
-    user created but others use too. Their messages belong to the user, but the memory of those
-    agents does not.
-
-    If `user_id` is "", these are the rows that a conversation without a user can reach.
+    Attributes:
+        user_id: The user; "" for the rows that a conversation without a user can reach.
+        shared_agents: Agents that the user talks with, and that others use too.
+        fixed_agents: Agents that only this user has, but whose instructions the user may not
+            change.
+        fixed_blocks: Blocks that agents can only read, and that the user may not change. Each is a
+            pair of a chain and a label.
+        fixed_archives: Archives that only fixed agents have. Of their passages, only those that
+            agents noted or the user stored belong to the user.
+        conversations: Conversations without a user, of agents that the user created but others use
+            too. Their messages belong to the user; the memory of these agents does not.
     """
 
     user_id: str

@@ -26,7 +26,7 @@ def verify_log(
         "if that row changed. Repeatable.",
     ),
 ) -> None:
-    """Check that no row was changed or removed. The exit code is 1 if a row was changed."""
+    """Check that no row was changed or removed. The exit code is 1 if one was."""
     with read_beside(load_settings()[0]) as tx:
         checks, missing = verify(tx, expect)
     for check in checks:

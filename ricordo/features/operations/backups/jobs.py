@@ -25,7 +25,8 @@ async def make(runtime: Runtime, job: Job, report: Report) -> None:
     Args:
         runtime: The running server.
         job: The job. `name` in its payload is the file's name in the folder of backups.
-        report: Reports the copied or compared rows of one table, and all rows of that table.
+        report: Gets the number of copied or compared rows of one table, and the number of all rows
+            of that table.
 
     Raises:
         Conflict, NotFound, Unavailable: as `service.back_up` does. Unavailable also if the job was

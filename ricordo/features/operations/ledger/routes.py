@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from ricordo.agents.budgets import budget_of, set_budget
 from ricordo.api.call import RequestContext
 from ricordo.api.models.base import From, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
@@ -18,6 +17,7 @@ from ricordo.domain.usage import Budget
 from ricordo.errors import Invalid
 from ricordo.features.operations.ledger.service import LedgerLine, read_prices, settle, total
 from ricordo.storage import agents, users
+from ricordo.storage.budgets import budget_of, set_budget
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.ledger import Grouping, LedgerEntry, LedgerQuery, entries
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-from ricordo.agents.budgets import BudgetSpent
 from ricordo.agents.conversations import create_conversation, fork_conversation, stop_and_delete
 from ricordo.agents.request import (
     DEFAULT_MAX_STEPS,
@@ -31,6 +30,7 @@ from ricordo.features.tutor.tasks import queries, service
 from ricordo.features.tutor.tasks.queries import BackgroundTask, RunState, TaskRun
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, conversations
+from ricordo.storage.budgets import BudgetSpent
 from ricordo.storage.engine.store import Transaction
 
 AT_ONCE = 5  # runs at the same time, each for a different user

@@ -210,7 +210,8 @@ class PassageCalls(_Calls):
             ids, scope = self._archives(tx, agent_id)
             return PassageFilter(ids, subject_id=scope.subject_id)
 
-        hits = self._wait(self._runtime.recall.passages(query, readable, top_k))
+        recall = self._runtime.recall_for(self._scope, agent_id)
+        hits = self._wait(recall.passages(query, readable, top_k))
         return SimpleNamespace(results=[SimpleNamespace(content=hit.passage.text) for hit in hits])
 
 

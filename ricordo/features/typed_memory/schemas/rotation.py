@@ -103,9 +103,9 @@ class AdaptiveRotation(RotationStrategy):
     """Adapts its threshold to the usage.
 
     It rotates above 80 percent (or ARCHIVAL_ROTATION_THRESHOLD), and keeps the most important
-    lines. After every ten changes, it uses the average usage in them. If a rotated block is still
-    half empty, the threshold rises by 0.05, up to 0.95. If the block was nearly full (above 0.9),
-    the threshold falls by 0.05, down to 0.6.
+    lines. After every ten changes, it looks at the average usage after them. If the block was
+    rotated and the average is below 0.5, the threshold rises by 0.05, up to 0.95. If the average is
+    above 0.9, the threshold falls by 0.05, down to 0.6.
     """
 
     STEP = 0.05

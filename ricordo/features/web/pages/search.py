@@ -181,7 +181,9 @@ async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list
             own_first=True,
         )
 
-    hits = await runtime.recall.messages(body.query or "", message_filter, body.limit)
+    hits = await runtime.recall_for(context.scope).messages(
+        body.query or "", message_filter, body.limit
+    )
     return [FoundMessageResponse.of(hit) for hit in hits]
 
 

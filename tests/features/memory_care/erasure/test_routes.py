@@ -24,9 +24,12 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
 from ricordo.features.memory_care.erasure import receipts
 from ricordo.llm.scripted import call
+from ricordo.search.reader import IndexCache
 from ricordo.search.write_buffer import FLUSH
 from ricordo.secret import Secret
 from ricordo.storage import users
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.message_cache import MessageCache
 from ricordo.tools.toolbox import ToolContext
 from tests.conftest import BOTH
 from tests.seams.http import ok
@@ -274,6 +277,16 @@ def everything_of_bob(found: dict[str, set[str]], world: World) -> dict[str, set
     }
 
 
+def cached_texts(world: World) -> str:
+    """Return what the server's memory holds of messages and of the search index's terms."""
+
+    def read(tx: Transaction) -> str:
+        index = tx.cache.get(IndexCache)
+        return f"{tx.cache.get(MessageCache)} {vars(index.terms) if index else {}}"
+
+    return world.server.read(read)
+
+
 def test_erasing_a_user_removes_all_their_data_and_keeps_others(world: World) -> None:
     before_her = back_up(world, "before")
     was_there = before_her.exists()
@@ -285,9 +298,15 @@ def test_erasing_a_user_removes_all_their_data_and_keeps_others(world: World) ->
     going, staying = files_beside_the_database(world)
     before = world.rows()
     assert len(world.server.read(in_tables)) > 20
+    cached = cached_texts(world)
+    assert CANARY in cached
+    assert world.ids["shared"] in cached
 
     receipt = world.forget("ada")
 
+    cached = cached_texts(world)
+    assert CANARY not in cached
+    assert world.ids["shared"] not in cached
     assert world.server.read(in_tables) == []
     assert world.server.read(lambda tx: in_tables(tx, world.ids["user"])) == []
     assert everything_of_bob(world.rows(), world) == everything_of_bob(before, world)

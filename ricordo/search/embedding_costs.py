@@ -1,0 +1,69 @@
+"""The account that pays for embeddings: budgets before each call, the ledger after it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ricordo.domain.scope import Scope
+from ricordo.domain.usage import Expense, Usage
+from ricordo.settings import Settings
+from ricordo.storage import agents, runs
+from ricordo.storage.budgets import require_budget, require_common_budget
+from ricordo.storage.engine.store import Store, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingAccount:
+    """Pays for the embeddings of one piece of work, such as a request, a turn or a job.
+
+    Attributes:
+        store: The database.
+        settings: The server's settings, with the common budget.
+        organization_id: The organization that pays.
+        user_id: The user for whom texts are embedded; None without one.
+        agent_id: The agent whose texts are embedded or searched; None without one.
+        is_background: A job, which checks its budget once, before it begins.
+    """
+
+    store: Store
+    settings: Settings
+    organization_id: str
+    user_id: str | None = None
+    agent_id: str | None = None
+    is_background: bool = False
+
+    async def require_budget(self) -> None:
+        """Check the budgets before a call.
+
+        Raises:
+            BudgetSpent: The agent's budget or the common one is used up.
+            NotFound: The agent does not exist.
+        """
+        if not self.is_background and (self.agent_id or self.settings.daily_tokens):
+            await self.store.read(self._require_budget)
+
+    async def record(self, tokens: Mapping[str, int]) -> None:
+        """Store the tokens of a call in the ledger.
+
+        Args:
+            tokens: The tokens by the handle of the embedding model.
+        """
+        expenses = [
+            Expense(
+                organization_id=self.organization_id,
+                purpose="embedding",
+                model=handle,
+                usage=Usage(count),
+                agent_id=self.agent_id,
+                user_id=self.user_id,
+            )
+            for handle, count in tokens.items()
+        ]
+        if expenses:
+            await self.store.write(lambda tx: runs.add_expense(tx, *expenses))
+
+    def _require_budget(self, tx: Transaction) -> None:
+        if self.agent_id is None:
+            require_common_budget(tx, self.settings, self.organization_id)
+            return
+        agent = agents.load(tx, Scope(self.organization_id), self.agent_id).agent
+        require_budget(tx, self.settings, agent)
