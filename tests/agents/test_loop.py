@@ -93,7 +93,7 @@ async def test_an_answer_that_a_content_filter_withheld_fails_the_turn_and_the_n
     # The message that the filter may have met does not block the answers of later turns.
     sent = [message.text for message in stage.model.requests[-1].messages]
     assert "Say something bad." not in sent
-    await stage.require_sound(agent)
+    assert "Say something bad." in [message.text for message in await stage.history(agent)]
 
 
 async def test_the_step_limit_ends_a_turn_with_the_results_saved(stage: Stage, agent: str) -> None:
