@@ -33,7 +33,7 @@ from ricordo.domain.model import ModelRequest
 from ricordo.domain.run import StopReason
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, NotFound
-from ricordo.llm.adaptation import LearnedModel
+from ricordo.llm.adaptation import LearnedModel, reads_plain_results
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.tokens import (
     IMAGE_TOKENS,
@@ -420,7 +420,7 @@ def _writer(
     if not is_own:
         return writer
     packs = TRAITS[agent.agent_type].packs_user_messages
-    is_plain = turn.reads_plain_results
+    is_plain = reads_plain_results(turn.model, turn.learned, turn.profile)
 
     def render(window: Sequence[Message]) -> Sequence[Message]:
         return transcript(

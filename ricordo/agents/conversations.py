@@ -572,7 +572,7 @@ def _prompt(
     try:
         info = models.get(state.agent.model).info
         provider = info.provider
-        destination = runtime.networks.of_model(provider, info.name, info.endpoint)
+        destination = runtime.networks.of_model(info)
         state = cleared_state(state, destination, runtime.new_clearance(), find_spans)
         profile = profile_of(state.agent, info, runtime.settings.model_profile)
         state = with_profile(state, profile, runtime.toolbox)

@@ -36,13 +36,14 @@ BETWEEN_WORDS = "\n\n"
 Reread = Callable[[], Awaitable[list[Message]]]
 
 
+@dataclass(slots=True)
 class Deltas:
     """The parts of one message, numbered in the order in which they appear.
 
-    Args:
+    Attributes:
         run_id: The run.
         step_id: The step.
-        message_id: The message.
+        message_id: The message; another one after a restart.
         thoughts_argument: The argument of a call in which the model writes its thoughts. They are
             shown as reasoning before the call.
         speech_argument: The argument of a call in which the model speaks to the user. It is shown
@@ -51,27 +52,18 @@ class Deltas:
             request, once the calls are complete and saved.
     """
 
-    def __init__(
-        self,
-        run_id: str,
-        step_id: str,
-        message_id: str,
-        *,
-        thoughts_argument: str | None = None,
-        speech_argument: str | None = None,
-        gated_tools: Container[str] = (),
-    ) -> None:
-        self.message_id = message_id
-        self._ids = run_id, step_id
-        self._streamed_argument = speech_argument or thoughts_argument
-        self._streams_speech = speech_argument is not None
-        self._gated_tools = gated_tools
-        self._silent: set[int] = set()
-        self._parts: dict[object, int] = {}
-        self._call_ids: dict[int, str] = {}
-        self._names: dict[int, str] = {}
-        self._arguments: dict[int, ArgumentStream] = {}
-        self._spoken_by: set[int] = set()
+    run_id: str
+    step_id: str
+    message_id: str
+    thoughts_argument: str | None = field(default=None, kw_only=True)
+    speech_argument: str | None = field(default=None, kw_only=True)
+    gated_tools: Container[str] = field(default=(), kw_only=True)
+    _silent: set[int] = field(default_factory=set, init=False)
+    _parts: dict[object, int] = field(default_factory=dict, init=False)
+    _call_ids: dict[int, str] = field(default_factory=dict, init=False)
+    _names: dict[int, str] = field(default_factory=dict, init=False)
+    _arguments: dict[int, ArgumentStream] = field(default_factory=dict, init=False)
+    _spoken_by: set[int] = field(default_factory=set, init=False)
 
     def events(self, chunk: Chunk) -> tuple[Delta | MessageRestarted, ...]:
         """Return the events for this chunk; an empty chunk has none."""
@@ -85,13 +77,13 @@ class Deltas:
                 return ()
             return (ReasoningDelta(*self._position("reasoning"), chunk.text, chunk.signature),)
         if isinstance(chunk, ToolCallChunk):
-            if chunk.name is not None and chunk.name in self._gated_tools:
+            if chunk.name is not None and chunk.name in self.gated_tools:
                 self._silent.add(chunk.index)
             if chunk.index in self._silent:
                 return ()
             call_id = self._call_ids.setdefault(chunk.index, chunk.call_id or f"call_{chunk.index}")
-            if self._streamed_argument:
-                return self._split_call(chunk, call_id, self._streamed_argument)
+            if streamed_argument := self.speech_argument or self.thoughts_argument:
+                return self._split_call(chunk, call_id, streamed_argument)
             return (
                 ToolCallDelta(*self._position(chunk.index), call_id, chunk.name, chunk.arguments),
             )
@@ -108,7 +100,7 @@ class Deltas:
         text, others = self._arguments.setdefault(chunk.index, ArgumentStream(key)).feed(
             chunk.arguments
         )
-        if text and self._streams_speech:
+        if text and self.speech_argument:
             events.append(self._speech(chunk.index, text))
         elif text:
             events.append(ReasoningDelta(*self._position(f"thoughts of {chunk.index}"), text))
@@ -139,10 +131,11 @@ class Deltas:
             return ()
         void = self.message_id
         self.message_id = new_id("message")
-        return (MessageRestarted(*self._ids, void, self.message_id),)
+        return (MessageRestarted(self.run_id, self.step_id, void, self.message_id),)
 
     def _position(self, key: object) -> tuple[str, str, str, int]:
-        return *self._ids, self.message_id, self._parts.setdefault(key, len(self._parts))
+        number = self._parts.setdefault(key, len(self._parts))
+        return self.run_id, self.step_id, self.message_id, number
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ An agent is created as a whole or not at all.
 import logging
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -484,12 +484,13 @@ def model_fields(spec: AgentSpec, info: ModelInfo) -> dict[str, Any]:
 
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:
     now = tx.clock.now()
-    fields = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in Agent.__slots__}
-    fields |= model_fields(spec, info)
+    given = {field.name for field in fields(Agent) if field.init}
+    values = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in given}
+    values |= model_fields(spec, info)
     if spec.clears_buffer is None:
-        fields["clears_buffer"] = TRAITS[spec.agent_type].clears_buffer
+        values["clears_buffer"] = TRAITS[spec.agent_type].clears_buffer
     return Agent(
-        **fields
+        **values
         | {"name": spec.name or f"agent-{secrets.token_hex(3)}", "system": spec.system or ""}
         | {"id": spec.id or new_id("agent")},
         organization_id=scope.organization_id,

@@ -49,6 +49,7 @@ from ricordo.domain.event import (
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, ModelSettings, Restarted
 from ricordo.errors import Invalid, ModelError
+from ricordo.llm.adaptation import reads_plain_results
 from ricordo.llm.answer_format import with_instruction
 from ricordo.llm.answer_limits import usual_output_tokens
 from ricordo.llm.egress import ask
@@ -309,7 +310,7 @@ def build_request(
         system = f"{system}\n\n{overrides.instructions}" if overrides.instructions else system
         window = [window[0].with_text(with_skills(system, overrides.client_skills)), *window[1:]]
     packs = TRAITS[agent.agent_type].packs_user_messages
-    is_plain = turn.reads_plain_results
+    is_plain = reads_plain_results(turn.model, turn.learned, turn.profile)
     shown_messages = transcript(
         window,
         agent.timezone,

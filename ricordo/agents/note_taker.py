@@ -30,7 +30,7 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.usage import Expense, Purpose
 from ricordo.errors import ModelError, RicordoError
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.egress import destination_of, whole_reply
+from ricordo.llm.egress import whole_reply
 from ricordo.memory.commit import commit
 from ricordo.memory.edits import EditContext, EditGuard, EditReason, GuardSources, WorkingMemory
 from ricordo.memory.fact_lines import FactEdit, person_block, with_correction, with_fact
@@ -141,7 +141,7 @@ async def _take(
         message = window[index]
         previous_answer = _answer_with_question(window, index)
         if previous_answer and not permits(
-            previous_answer.egress, destination_of(model, runtime.new_clearance())
+            previous_answer.egress, runtime.networks.of_model(model.info)
         ):
             previous_answer = None
         question = _question_in(previous_answer)

@@ -383,7 +383,6 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
         call = replace(part, call_id=new_id("call")) if part.call_id in ids else part
         ids.add(call.call_id)
         bare = offered.bare.get(call.name)
-        call = without_nulls(call, bare)
         parsed_call = parse_call(call, offered.presentation, bare)
         wants_heartbeat |= parsed_call.wants_heartbeat
         if parsed_call.thoughts:
@@ -455,7 +454,7 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
             refused.append(_refused(call, f"The client runs {call.name}, but it sent no result."))
         else:
             bare = offered.bare.get(call.name)
-            parsed_call = parse_call(without_nulls(call, bare), offered.presentation, bare)
+            parsed_call = parse_call(call, offered.presentation, bare)
             calls.append(replace(call, arguments=parsed_call.arguments))
             reasons[call.call_id] = EditReason(parsed_call.reasoning, quote=parsed_call.quote)
     wants_heartbeat = any(
@@ -535,9 +534,8 @@ def next_action(
         action = NextAction(heartbeat=REMINDER)
     else:
         action = END
-    if action.stop in ("end_turn", "tool_rule") and (
-        missing := rules.book.before_exit([*rules.finished, *latest])
-    ):
+    ends = rules.book.required and action.stop in ("end_turn", "tool_rule")
+    if ends and (missing := rules.book.before_exit([*rules.finished, *latest])):
         action = NextAction(
             heartbeat=f"Before you end your turn you must still call: {', '.join(missing)}."
         )

@@ -75,10 +75,18 @@ async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> S
 
     def save(tx: Transaction) -> tuple[Run, Message]:
         now = tx.clock.now()
-        run = _advanced(turn.run, now)
+        run = replace(turn.run, lease_expires_at=now + LEASE)
         runs.save(tx, run)
         message = _assistant_message(turn, step, reply, now, is_untrusted=turn.is_untrusted())
-        _save_messages(tx, turn, [message], run, prompt_key=turn.window.prompt_key)
+        _save_messages(
+            tx,
+            turn,
+            run,
+            new_messages=[message],
+            window=turn.window.with_step([message]),
+            added=turn.window.unsaved + 1,
+            prompt_key=turn.window.prompt_key,
+        )
         return run, message
 
     turn.run, message = await _finish(turn.runtime.store.write(save))
@@ -121,7 +129,7 @@ async def save_step(
     turn.removed |= step.memory.removed
     # A trace exists only if there was an exchange with the model.
     trace = trace_of(turn, step, reply, action.stop) if reply and step.exchange else None
-    redacted_call = _redacted_call(turn, step, reply)
+    redacted_call = _redacted_call(turn, step, reply) if step.memory.removed else None
     agent = turn.state.agent
     settings = turn.runtime.settings
     edits = EditContext(
@@ -141,10 +149,12 @@ async def save_step(
 
     def save(tx: Transaction) -> _SavedStep:
         now = tx.clock.now()
-        run = _advanced(turn.run, now, action.stop)
-        run = replace(run, ttft_ns=run.ttft_ns or step.first_ns)
+        first_ns = turn.run.ttft_ns or step.first_ns
+        run = replace(turn.run, lease_expires_at=now + LEASE, ttft_ns=first_ns)
         if reply:
             run = run.with_step(reply.usage)
+        if action.stop:
+            run = run.ended(action.stop, now)
         runs.save(tx, run)
         commit_outcome = commit(tx, turn.state, step.memory, turn.request.scope, edits)
         for job in step.jobs:
@@ -159,16 +169,24 @@ async def save_step(
         prompt_key = old_key
         if key_with_edits != old_key and _look_equal(state.blocks, step.memory.current()):
             prompt_key = key_with_edits
-        _save_messages(tx, turn, new_messages, run, prompt_key=prompt_key)
+        _save_messages(
+            tx,
+            turn,
+            run,
+            new_messages=new_messages,
+            window=turn.window.with_step(new_messages),
+            added=turn.window.unsaved + len(new_messages),
+            prompt_key=prompt_key,
+        )
         record = _record(turn, step, reply, run=run, edits=edits, now=now) if reply else None
         if record:
             runs.insert_step(tx, record)
         if trace:
             runs.insert_trace(tx, trace)
-        if run.ended_at is not None:
+        if action.stop:
             run = _end_run(tx, turn, run, new_messages)
-        # Tools and other requests may have opened or closed files since.
-        if action.stop is None:
+        else:
+            # Tools and other requests may have opened or closed files since.
             (state,) = turn.runtime.complete(tx, (state,))
             find_spans = partial(spans_of, settings.data_dir)
             state = cleared_state(state, turn.destination, turn.clearance, find_spans)
@@ -187,10 +205,8 @@ async def save_step(
 def _redacted_call(turn: TurnContext, step: StepDraft, reply: ModelReply | None) -> Message | None:
     """Return the stored message with the step's calls, without the secrets that memory removed.
 
-    Returns None if the message is not stored yet, or if the step removed no secret from memory.
+    Returns None if the message is not stored yet.
     """
-    if not step.memory.removed:
-        return None
     # Without a reply, the calls are from an earlier turn, and the answer to a request for approval
     # follows them.
     stored = [message for message in turn.window.messages if message.tool_calls]
@@ -305,15 +321,18 @@ async def save_compaction(
     assert isinstance(part, CompactionPart)  # noqa: S101 - a summary ends with this part
 
     def save(tx: Transaction) -> Run:
-        run = replace(_advanced(turn.run, tx.clock.now(), stop), context_tokens=part.tokens_after)
+        now = tx.clock.now()
+        run = replace(turn.run, lease_expires_at=now + LEASE, context_tokens=part.tokens_after)
+        if stop:
+            run = run.ended(stop, now)
         runs.save(tx, run)
         add_callback(tx, run)
-        insert_messages(tx, [message])
-        _save_window(
+        _save_messages(
             tx,
             turn,
-            [entry for entry in window if entry.id not in unsaved_ids],
             run,
+            new_messages=[message],
+            window=[entry for entry in window if entry.id not in unsaved_ids],
             added=1,
             prompt_key=turn.window.prompt_key,
         )
@@ -358,28 +377,19 @@ async def _finish(write: Awaitable[T]) -> T:
 def _save_messages(
     tx: Transaction,
     turn: TurnContext,
+    run: Run,
+    *,
     new_messages: Sequence[Message],
-    run: Run,
-    *,
-    prompt_key: str,
-) -> None:
-    """Save new messages with their search index, and the window with them."""
-    insert_messages(tx, new_messages)
-    window = turn.window.with_step(new_messages)
-    added = turn.window.unsaved + len(new_messages)
-    _save_window(tx, turn, window, run, added=added, prompt_key=prompt_key)
-
-
-def _save_window(
-    tx: Transaction,
-    turn: TurnContext,
     window: Sequence[Message],
-    run: Run,
-    *,
     added: int,
     prompt_key: str,
 ) -> None:
-    """Save the ids in the window, a changed system message, and the run's end."""
+    """Save new messages with their search index, the window, and the run's end.
+
+    `added` is the number of messages by which the conversation grows. A changed system message is
+    saved too.
+    """
+    insert_messages(tx, new_messages)
     if turn.window.has_new_system:
         messages.rewrite(tx, turn.window.messages[0])
     ended_run = None if run.ended_at is None else run
@@ -406,12 +416,6 @@ def _save_window(
         token_percent=turn.limit.token_percent if is_learned else None,
         ended=ended_run,
     )
-
-
-def _advanced(run: Run, now: int, stop: StopReason | None = None) -> Run:
-    """Return the run with its lease renewed, ended if there is a stop reason."""
-    run = replace(run, lease_expires_at=now + LEASE)
-    return run if stop is None else run.ended(stop, now)
 
 
 def _assistant_message(

@@ -24,7 +24,7 @@ from ricordo.domain.message import (
 )
 from ricordo.domain.model import MemoryInPrompt, ModelProfile, ModelRequest
 from ricordo.domain.run import Run, Step, StopReason
-from ricordo.llm.adaptation import LearnedModel, has_results_role
+from ricordo.llm.adaptation import LearnedModel
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
 from ricordo.llm.loose_json import read_json
@@ -376,14 +376,6 @@ class TurnContext:
     destination: Destination = IN_PROCESS
     removed: dict[str, str] = field(default_factory=dict)
     reads: RepeatedReads = field(default_factory=RepeatedReads)
-
-    @property
-    def reads_plain_results(self) -> bool:
-        """Return whether the model reads tool results as plain text.
-
-        That is so if it is small, or has no role for results of tools.
-        """
-        return self.profile != "full" or not has_results_role(self.model, self.learned)
 
     def prompt_of(self, state: AgentState, now: int, recall_count: int) -> SystemPrompt:
         """Return the system prompt that shows this state to the turn's model.

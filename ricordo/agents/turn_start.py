@@ -54,7 +54,6 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
-from ricordo.llm.egress import destination_of
 from ricordo.llm.registry.organization_providers import OrganizationModels
 from ricordo.memory.egress import spans_of
 from ricordo.prompt.egress import cleared_state, refusal, require_permitted
@@ -272,7 +271,7 @@ def _load_turn(
     if is_borrowed:
         limit = WindowLimit(own_window=own_state.agent.context_window)
     clearance = Clearance(runtime.networks)
-    destination = destination_of(model, clearance)
+    destination = clearance.networks.of_model(model.info)
     find_spans = partial(spans_of, runtime.settings.data_dir)
     state = cleared_state(state, destination, clearance, find_spans)
     return TurnContext(

@@ -38,7 +38,7 @@ from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.text import Json
 from ricordo.errors import Unsupported
-from ricordo.llm.egress import destination_of, embed
+from ricordo.llm.egress import embed
 from ricordo.memory.commit import file_passages
 from ricordo.search import index
 from ricordo.search.index import PassageFilter, insert_passages
@@ -255,7 +255,7 @@ async def _add_vectors(
             by_model.setdefault(config["handle"], []).append(passage)
     for handle, group in by_model.items():
         embedder = context.runtime.models.embedders.get(handle)
-        destination = destination_of(embedder, context.runtime.new_clearance())
+        destination = context.runtime.networks.of_model(embedder.info)
         group = [passage for passage in group if permits(labels[passage["id"]], destination)]  # noqa: PLW2901
         vectors = await embed(
             embedder,

@@ -120,8 +120,10 @@ class Authentication:
         """Return the secret key with which API keys are hashed."""
         return self._secret.derive("api keys")
 
-    async def scope_of(self, runtime: Runtime, key: str, *, is_near: bool = False) -> Scope | None:
-        """Return the key's scope.
+    async def scope_of(
+        self, runtime: Runtime, key: str, address: str, *, is_near: bool = False
+    ) -> Scope | None:
+        """Return the key's scope, with a delay if this address sent many unknown keys.
 
         Returns None for a key that is unknown, expired or revoked, or of a disabled user.
 
@@ -129,8 +131,12 @@ class Authentication:
             runtime: The server's parts.
             key: A key, a session token, a program's key or an operator's token, as the client sent
                 it.
+            address: The IP address of the caller; "" if it is unknown. Addresses of one IPv6
+                network count together.
             is_near: The caller is on this machine; the operator's tokens are accepted only there.
         """
+        if self._failures:
+            await self._slow_down(key, address)
         if _is_equal(key, self._key):
             return _ADMINISTRATOR
         if _is_equal(key, self._process_key):
@@ -209,16 +215,8 @@ class Authentication:
             self._secret.derive("sessions"), text.encode("utf-8", "surrogatepass"), "sha256"
         ).hex()
 
-    async def slow_down(self, address: str, key: str) -> None:
-        """Delay the check of an unknown key if this address sent many unknown keys.
-
-        Args:
-            address: The IP address of the caller; "" if it is unknown. Addresses of one IPv6
-                network count together.
-            key: The key of the request. A known key is not delayed because of other callers.
-        """
-        if not self._failures:
-            return
+    async def _slow_down(self, key: str, address: str) -> None:
+        """Delay the check of an unknown key if this address sent many unknown keys."""
         failures = self._failures.get(network_of(address))
         if (
             failures is None

@@ -276,9 +276,8 @@ class Guard:
     async def _knows(self, scope: Scope, runtime: Any, key: str) -> bool:
         """Record the scope of this key; return False for an unknown key."""
         address = (scope.get("client") or ("",))[0]
-        await self._authentication.slow_down(address, key)
         is_near = key.startswith(OPERATOR) and _is_near(scope)
-        caller = await self._authentication.scope_of(runtime, key, is_near=is_near)
+        caller = await self._authentication.scope_of(runtime, key, address, is_near=is_near)
         scope[REQUEST_SCOPE] = caller
         if caller is None:
             self._authentication.note_failure(address)

@@ -335,7 +335,7 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
             ),
             model=body.override_model,
             system=body.override_system,
-            logprobs=body.logprobs,
+            logprobs=(body.top_logprobs or 0) if body.return_logprobs else None,
         ),
         delivery=TurnDelivery(request_config=MessageFormat.from_json(vars(body)).to_json()),
     )
@@ -370,9 +370,9 @@ def turn_response(turn: Answer, body: SendRequest) -> Response:
     """
     if turn.failure:
         return model_failure(turn.failure.kind, turn.failure.message, turn.failure.detail)
-    if body.logprobs is None and body.top_logprobs is not None:
+    if body.top_logprobs is not None and not body.return_logprobs:
         body.warn_of_logprobs("It has an effect together with return_logprobs.")
-    elif body.logprobs is not None and turn.logprobs is None:
+    elif body.return_logprobs and turn.logprobs is None:
         body.warn_of_logprobs(_NO_LOGPROBS)
     content = turn_json(turn, MessageFormat.from_json(vars(body)))
     return Response(orjson.dumps(content), media_type="application/json")

@@ -8,6 +8,7 @@ route writes the answer, and opens a transaction if the function takes one.
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, partial, wraps
 from importlib import import_module
@@ -440,11 +441,11 @@ class Application(FastAPI):
             await super().__call__(scope, receive, send)
             return
         began = perf_counter()
-        statuses: list[int] = []
+        guarded_send = _GuardedSend(scope, receive, send)
         try:
-            await super().__call__(scope, receive, _guarded(scope, receive, send, statuses))
+            await super().__call__(scope, receive, guarded_send)
         finally:
-            self.request_counts.note(scope, next(iter(statuses), 0), perf_counter() - began)
+            self.request_counts.note(scope, guarded_send.status, perf_counter() - began)
 
     def setup(self) -> None:
         """Add the route of the OpenAPI document.
@@ -511,35 +512,41 @@ def _normalise_address(scope: Scope) -> None:
             scope["query_string"] = urlencode(normal).encode()
 
 
-def _guarded(scope: Scope, receive: Receive, send: Send, statuses: list[int]) -> Send:
-    """Return a `send` that records the answer's status and adds security headers.
+@dataclass(slots=True)
+class _GuardedSend:
+    """The `send` of a request, which records the answer's status and adds security headers.
 
     The headers stop browsers from guessing another file type, and caches from storing the answer.
     An answer with 503 also gets a time for a retry. The answer to a body that is too long states
     the limit, which the framework's answer lacks.
-    """
-    is_answered = False
 
-    async def send_guarded(message: Message) -> None:
-        nonlocal is_answered
-        if is_answered:
+    Attributes:
+        status: The answer's status; 0 until it begins.
+        is_replaced: The answer that follows is dropped, since another one was sent in its place.
+    """
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    status: int = 0
+    is_replaced: bool = False
+
+    async def __call__(self, message: Message) -> None:
+        if self.is_replaced:
             return
         if message["type"] == "http.response.start":
-            status = message["status"]
-            statuses.append(status)
-            if status == 413:
-                is_answered = True
-                await _too_long(scope)(scope, receive, send)
+            self.status = message["status"]
+            if self.status == 413:
+                self.is_replaced = True
+                await _too_long(self.scope)(self.scope, self.receive, self.send)
                 return
             headers = message.get("headers", ())
             names = {name.lower() for name, _ in headers}
             missing = [pair for pair in _SECURITY_HEADERS if pair[0] not in names]
-            if status == 503 and not names & {b"retry-after", b"x-should-retry"}:
+            if self.status == 503 and not names & {b"retry-after", b"x-should-retry"}:
                 missing.append((b"retry-after", RETRY_AFTER.encode()))
             message = {**message, "headers": [*headers, *missing]}
-        await send(message)
-
-    return send_guarded
+        await self.send(message)
 
 
 def _too_long(scope: Scope) -> Response:

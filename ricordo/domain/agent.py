@@ -68,7 +68,16 @@ class CompactionSettings:
 class Agent:
     """One agent, without its attachments.
 
-    `system` is the template of the system prompt; `model` and `embedding` are handles.
+    `system` is the template of the system prompt; `model` and `embedding` are handles. The last
+    fields are read from `metadata` and `settings` when the agent is made.
+
+    Attributes:
+        course: The name of the agent's course, or None.
+        is_asleep_for: The agent on whose memory this agent works in the background, or None.
+        has_sleeptime: Other agents work on this agent's memory after its turns.
+        message_buffer: Limits on the messages in the window after a turn: the maximum, and the
+            number that stays once it is exceeded. None: no limit but the window.
+        max_steps: The step limit of a turn, set by the agent's course. None: each request sets it.
     """
 
     id: str
@@ -91,49 +100,31 @@ class Agent:
     updated_by: str | None = None
     created_at: int = 0
     updated_at: int = 0
+    course: str | None = field(default=None, init=False, repr=False, compare=False)
+    is_asleep_for: str | None = field(default=None, init=False, repr=False, compare=False)
+    has_sleeptime: bool = field(default=False, init=False, repr=False, compare=False)
+    message_buffer: tuple[int, int] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+    max_steps: int | None = field(default=None, init=False, repr=False, compare=False)
 
-    @property
-    def course(self) -> str | None:
-        """The name of the agent's course, or None."""
+    def __post_init__(self) -> None:
+        settings = self.settings
         course = self.metadata.get("course")
         if isinstance(course, str):
-            return course
-        return None
-
-    @property
-    def is_asleep_for(self) -> str | None:
-        """The agent on whose memory this agent works in the background, or None."""
-        main: str | None = self.settings.get(SLEEPS_FOR)
-        return main
+            object.__setattr__(self, "course", course)
+        object.__setattr__(self, "is_asleep_for", settings.get(SLEEPS_FOR))
+        object.__setattr__(self, "has_sleeptime", bool(settings.get(ENABLE_SLEEPTIME)))
+        if buffer := settings.get(MESSAGE_BUFFER):
+            object.__setattr__(self, "message_buffer", (buffer[0], buffer[1]))
+        max_steps = (settings.get("course") or {}).get("max_steps")
+        if isinstance(max_steps, int):
+            object.__setattr__(self, "max_steps", max_steps)
 
     @property
     def memory_id(self) -> str:
         """The agent that owns the users' copies of blocks: the main agent, or this agent."""
         return self.is_asleep_for or self.id
-
-    @property
-    def has_sleeptime(self) -> bool:
-        """True if other agents work on this agent's memory after its turns."""
-        return bool(self.settings.get(ENABLE_SLEEPTIME))
-
-    @property
-    def message_buffer(self) -> tuple[int, int] | None:
-        """Limits on the messages in the window after a turn; None: no limit but the window.
-
-        The first number is the maximum; the second is the number that stays once it is exceeded.
-        """
-        buffer = self.settings.get(MESSAGE_BUFFER)
-        if buffer:
-            return (buffer[0], buffer[1])
-        return None
-
-    @property
-    def max_steps(self) -> int | None:
-        """The step limit of a turn, set by the agent's course; None: each request sets it."""
-        max_steps = (self.settings.get("course") or {}).get("max_steps")
-        if isinstance(max_steps, int):
-            return max_steps
-        return None
 
     @property
     def user_block_policy(self) -> Policy:

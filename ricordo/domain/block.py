@@ -124,6 +124,8 @@ class Block:
         is_users: Set on reads for an agent: the block belongs to the user and not to the agent.
         is_cut: Set on reads for a list: `value` is only the beginning of the text.
         is_withheld: Set in a turn whose model may not see the text: `value` is a notice.
+        shown_label: The label under which agents see the block.
+        rule: The policy in force: `read_only` counts before `policy`.
     """
 
     id: str
@@ -155,6 +157,12 @@ class Block:
     is_users: bool = False
     is_cut: bool = False
     is_withheld: bool = False
+    shown_label: str = field(init=False, repr=False, compare=False)
+    rule: Policy = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shown_label", self.seen_as or self.label)
+        object.__setattr__(self, "rule", "read_only" if self.read_only else self.policy)
 
     @property
     def size(self) -> int:
@@ -168,18 +176,6 @@ class Block:
     @property
     def has_hidden_text(self) -> bool:
         return has_hidden_text(self.value)
-
-    @property
-    def shown_label(self) -> str:
-        """The label under which agents see the block."""
-        return self.seen_as or self.label
-
-    @property
-    def rule(self) -> Policy:
-        """The policy in force: `read_only` counts before `policy`."""
-        if self.read_only:
-            return "read_only"
-        return self.policy
 
     @property
     def is_read_only(self) -> bool:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import orjson
@@ -84,6 +84,21 @@ class Destination:
 IN_PROCESS = Destination(BUILT_IN, is_local=True)
 
 
+class ServedModel(Protocol):
+    """A model at a provider."""
+
+    @property
+    def provider(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def endpoint(self) -> str | None:
+        """The URL of the provider; None for a model in this process or of a plugin."""
+        ...
+
+
 @dataclass(frozen=True)
 class LocalNetworks:
     """The addresses that count as local: networks, and names of hosts.
@@ -130,20 +145,19 @@ class LocalNetworks:
             number.version == network.version and number in network for network in self.networks
         )
 
-    def of_model(self, provider: str, name: str, endpoint: str | None) -> Destination:
+    def of_model(self, info: ServedModel) -> Destination:
         """Return the destination of a model's calls.
 
         Args:
-            provider: The name of the provider, which becomes the destination's.
-            name: The name of the model. Ollama forwards requests for some models to its hosted
-                servers, so these are not local.
-            endpoint: The URL of the provider, whose host decides; None counts as not local, except
-                for models in this process.
+            info: The model. Its provider names the destination, and the host of its endpoint
+                decides whether that is local. Without an endpoint, only models in this process are
+                local. Ollama forwards requests for some models to its hosted servers, so these are
+                not local.
         """
-        is_local = provider == BUILT_IN or self.holds(endpoint)
-        if provider == "ollama" and _HOSTED_BY_OLLAMA.search(name):
+        is_local = info.provider == BUILT_IN or self.holds(info.endpoint)
+        if info.provider == "ollama" and _HOSTED_BY_OLLAMA.search(info.name):
             is_local = False
-        return Destination(provider, is_local)
+        return Destination(info.provider, is_local)
 
 
 DEFAULT_NETWORKS = LocalNetworks.parse(LOCAL_ADDRESSES)

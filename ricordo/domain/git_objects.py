@@ -106,8 +106,27 @@ def tree_of(blobs: Mapping[str, bytes], suffix: str = SUFFIX) -> Tree:
         blobs: The ids of the texts (20 raw bytes), by label.
         suffix: The ending that makes a label a file's name.
     """
+    entries: list[tuple[bytes, bytes]] = []
+    folders: dict[str, dict[str, bytes]] = {}
+    for label, blob in blobs.items():
+        name, slash, rest = label.partition("/")
+        if slash:
+            folders.setdefault(name, {})[rest] = blob
+        else:
+            raw = (name + suffix).encode()
+            entries.append((raw, _FILE + raw + b"\0" + blob))
     bodies: dict[bytes, bytes] = {}
-    return Tree(_store(blobs, bodies, suffix), bodies)
+    for name, inside in folders.items():
+        raw = name.encode()
+        folder = tree_of(inside, suffix)
+        bodies |= folder.bodies
+        # Git sorts a folder by its name with a slash at the end.
+        entries.append((raw + b"/", _FOLDER + raw + b"\0" + folder.id))
+    entries.sort()
+    body = b"".join([entry for _, entry in entries])
+    id = object_id("tree", body)
+    bodies[id] = body
+    return Tree(id, bodies)
 
 
 def commit_body(
@@ -129,27 +148,6 @@ def commit_body(
     stamp = f"{author} {at // SECOND} +0000"
     lines = [f"tree {tree.hex()}", *(f"parent {parent.hex()}" for parent in parents)]
     return "\n".join([*lines, f"author {stamp}", f"committer {stamp}", "", message]).encode()
-
-
-def _store(blobs: Mapping[str, bytes], bodies: dict[bytes, bytes], suffix: str) -> bytes:
-    entries: list[tuple[bytes, bytes]] = []
-    folders: dict[str, dict[str, bytes]] = {}
-    for label, blob in blobs.items():
-        name, slash, rest = label.partition("/")
-        if slash:
-            folders.setdefault(name, {})[rest] = blob
-        else:
-            raw = (name + suffix).encode()
-            entries.append((raw, _FILE + raw + b"\0" + blob))
-    for name, inside in folders.items():
-        raw = name.encode()
-        # Git sorts a folder by its name with a slash at the end.
-        entries.append((raw + b"/", _FOLDER + raw + b"\0" + _store(inside, bodies, suffix)))
-    entries.sort()
-    body = b"".join([entry for _, entry in entries])
-    id = object_id("tree", body)
-    bodies[id] = body
-    return id
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Other layers render them for models and for the wire.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 import orjson
@@ -201,7 +201,8 @@ _DEFAULTS = {kind: {field.name: field.default for field in fields(kind)} for kin
 class Message:
     """One stored message.
 
-    `seq` is 0 until it is stored. Times are in microseconds, UTC.
+    `seq` is 0 until it is stored. Times are in microseconds, UTC. `tool_calls` are the assistant's
+    calls and `tool_returns` the results in a tool message, in order; both are among the `parts`.
     """
 
     id: str
@@ -224,6 +225,18 @@ class Message:
     is_untrusted: bool = False
     # The label of the egress policies of its sources (`domain/egress.py`).
     egress: str | None = None
+    tool_calls: tuple[ToolCallPart, ...] = field(default=(), init=False, repr=False, compare=False)
+    tool_returns: tuple[ToolReturnPart, ...] = field(
+        default=(), init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        calls = [part for part in self.parts if isinstance(part, ToolCallPart)]
+        results = [part for part in self.parts if isinstance(part, ToolReturnPart)]
+        if calls:
+            object.__setattr__(self, "tool_calls", tuple(calls))
+        if results:
+            object.__setattr__(self, "tool_returns", tuple(results))
 
     @property
     def text(self) -> str:
@@ -245,18 +258,6 @@ class Message:
     def picture_text(self) -> str:
         """The texts of its pictures, which its author did not write."""
         return "\n".join(filter(None, (picture.shown_text for picture in self.pictures)))
-
-    @property
-    def tool_calls(self) -> tuple[ToolCallPart, ...]:
-        """The assistant's tool calls, in order."""
-        # A list is faster than a generator, and a window has many messages.
-        return tuple([part for part in self.parts if isinstance(part, ToolCallPart)])
-
-    @property
-    def tool_returns(self) -> tuple[ToolReturnPart, ...]:
-        """The results in a tool message, in order."""
-        # A list is faster than a generator, and a window has many messages.
-        return tuple([part for part in self.parts if isinstance(part, ToolReturnPart)])
 
     @property
     def waiting_calls(self) -> tuple[ToolCallPart, ...]:

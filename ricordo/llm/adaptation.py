@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.domain.message import ImagePart
-from ricordo.domain.model import ModelInfo, ModelRequest
+from ricordo.domain.model import ModelInfo, ModelProfile, ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.learned_dialect import (
@@ -116,14 +116,20 @@ def learned_of(model: object) -> LearnedModel | None:
     return learned if isinstance(learned, LearnedModel) else None
 
 
-def has_results_role(model: ChatModel, learned: LearnedModel | None) -> bool:
-    """Return whether the model accepts tool results in a separate role, as far as is known.
+def reads_plain_results(
+    model: ChatModel, learned: LearnedModel | None, profile: ModelProfile = "full"
+) -> bool:
+    """Return whether the model reads tool results as plain text.
+
+    That is so if it is small, or if it has no separate role for results, as far as is known.
 
     Args:
         model: The model.
         learned: The lessons about the model; None for a model without adaptation.
+        profile: The profile of the agent that uses the model.
     """
-    return model.info.calls_tools is not False and not (learned and learned.dialect.calls_as_text)
+    calls_as_text = learned is not None and learned.dialect.calls_as_text
+    return profile != "full" or model.info.calls_tools is False or calls_as_text
 
 
 def _is_refusal(error: ModelError) -> bool:

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
 
-from ricordo.domain.egress import Clearance, Destination, permits
+from ricordo.domain.egress import Clearance, permits
 from ricordo.domain.model import Chunk, EmbeddingPurpose, ModelReply, ModelRequest
 from ricordo.errors import Forbidden
 from ricordo.llm.chat import ChatModel, CostsTokens, Embedder
@@ -29,18 +29,6 @@ class Payer(Protocol):
         """Store the tokens of a call in the ledger, by the handle of the embedding model."""
 
 
-def destination_of(model: ChatModel | Embedder, clearance: Clearance) -> Destination:
-    """Return the destination of the model's calls.
-
-    Args:
-        model: The model. Its provider names the destination, and its address decides whether that
-            is local.
-        clearance: The clearance of the work, for the networks that count as local.
-    """
-    info = model.info
-    return clearance.networks.of_model(info.provider, info.name, info.endpoint)
-
-
 async def ask(
     model: ChatModel, request: ModelRequest, clearance: Clearance
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
@@ -54,7 +42,7 @@ async def ask(
     Raises:
         ModelError: if the call fails.
     """
-    messages = clearance.messages(request.messages, destination_of(model, clearance))
+    messages = clearance.messages(request.messages, clearance.networks.of_model(model.info))
     if messages is not request.messages:
         request = replace(request, messages=tuple(messages))
     answer = model.answer(request)
@@ -74,7 +62,7 @@ async def whole_reply(model: ChatModel, request: ModelRequest, clearance: Cleara
     Raises:
         ModelError: if the call fails.
     """
-    messages = clearance.messages(request.messages, destination_of(model, clearance))
+    messages = clearance.messages(request.messages, clearance.networks.of_model(model.info))
     return await whole_reply_of(model, replace(request, messages=tuple(messages)))
 
 
@@ -103,7 +91,7 @@ async def embed(
         ModelError: if the call fails, or a budget is used up.
         RuntimeError: if a provider's model is called without a payer, which is a fault of ours.
     """
-    destination = destination_of(embedder, clearance)
+    destination = clearance.networks.of_model(embedder.info)
     if not permits(clearance.label, destination):
         raise Forbidden(
             f"The question was not sent to {destination.name} for its vector: an egress policy "

@@ -130,6 +130,7 @@ def is_providers_own(base_url: str) -> bool:
     return is_openai(base_url) or base_url.startswith("https://api.anthropic.com")
 
 
+@lru_cache(maxsize=1024)
 def dialect_of(endpoint_type: str, base_url: str, model: str = "", provider: str = "") -> Dialect:
     """Return the dialect of one of the models at an address.
 

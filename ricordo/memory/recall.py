@@ -167,8 +167,7 @@ class Recall:
         if label is None:
             return True
         info = self._embedders.info(handle)
-        networks = self._clearance.networks
-        return permits(label, networks.of_model(info.provider, info.name, info.endpoint))
+        return permits(label, self._clearance.networks.of_model(info))
 
     async def messages(
         self,

@@ -38,7 +38,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.answer_limits import usual_output_tokens
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.egress import destination_of, whole_reply
+from ricordo.llm.egress import whole_reply
 from ricordo.llm.tokens import message_tokens, text_tokens, tool_tokens
 from ricordo.prompt.system_prompt import disarm
 from ricordo.prompt.texts import text
@@ -109,7 +109,7 @@ class Writer:
         Args:
             messages: The messages to summarize; they are not changed.
         """
-        return self.clearance.messages(messages, destination_of(self.model, self.clearance))
+        return self.clearance.messages(messages, self.clearance.networks.of_model(self.model.info))
 
 
 @dataclass(frozen=True, slots=True)

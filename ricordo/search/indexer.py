@@ -14,7 +14,7 @@ from ricordo.domain.egress import DEFAULT_NETWORKS, Clearance, LocalNetworks, pe
 from ricordo.domain.job import Job, Report
 from ricordo.errors import Conflict, ModelError, NotFound
 from ricordo.llm.chat import Embedder
-from ricordo.llm.egress import Payer, destination_of, embed
+from ricordo.llm.egress import Payer, embed
 from ricordo.llm.registry.models import Embedders
 from ricordo.search import partitions, write_buffer
 from ricordo.search.partitions import NEW, EmbeddingBatch
@@ -208,7 +208,7 @@ class Indexer:
 
         embedder = self.embedders.get(batch.embedding.removesuffix(NEW))
         clearance = Clearance(self.networks)
-        destination = destination_of(embedder, clearance)
+        destination = clearance.networks.of_model(embedder.info)
         documents = await self.store.read(
             lambda tx: documents_of(
                 tx,

@@ -70,7 +70,7 @@ def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
     Returns:
         A row for each message, with the columns `text` and `tool_name` too, and without `seq`.
     """
-    rows = [_values(_normal(message)) for message in new]
+    rows = [_row_of(message) for message in new]
     tx.run(_INSERT, rows)
     return rows
 
@@ -331,19 +331,18 @@ def indexed_text(message: Message) -> str:
 _UNSEARCHED = {"send_message", "conversation_search", "archival_memory_search"}
 
 
-def _normal(message: Message) -> Message:
-    """Return the message with its text in normal form, except text signed by a provider."""
+def _row_of(message: Message) -> dict[str, Any]:
+    """Return the row of a new message, with its text in normal form.
+
+    Text that a provider signed stays as it is.
+    """
     parts: list[Part] = []
     for part in message.parts:
         if isinstance(part, TextPart) and part.signature is None:
             part = replace(part, text=normal_text(part.text))  # noqa: PLW2901
         parts.append(part)
-    if tuple(parts) == message.parts:
-        return message
-    return replace(message, parts=tuple(parts))
-
-
-def _values(message: Message) -> dict[str, Any]:
+    if tuple(parts) != message.parts:
+        message = replace(message, parts=tuple(parts))
     # `text` and `tool_name` are database texts, which hold no NUL; `parts` keeps it in JSON.
     names = [
         *(call.name for call in message.tool_calls),

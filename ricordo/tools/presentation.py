@@ -159,7 +159,7 @@ def schema_for(
 def parse_call(
     call: ToolCallPart, presentation: ToolPresentation, schema: ToolSchema | None = None
 ) -> ParsedCall:
-    """Return the call without the arguments that the style adds.
+    """Return the call without the arguments that the style adds, and without forbidden nulls.
 
     Broken JSON is returned unchanged.
 
@@ -170,6 +170,8 @@ def parse_call(
             `thinking` and `request_heartbeat` are removed otherwise, whatever the style is. None:
             the tool is unknown, and only the style's arguments are removed.
     """
+    if schema and "null" in call.arguments:
+        call = without_nulls(call, schema)
     # Most calls have no added argument and need not be parsed; only an escaped letter could hide
     # one.
     is_formatted = call.name == SPEECH_TOOL and presentation.response_format
@@ -230,20 +232,17 @@ def _added_names(
     return added_names
 
 
-def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart:
+def without_nulls(call: ToolCallPart, schema: ToolSchema) -> ToolCallPart:
     """Return the call without optional arguments that are null although their schema forbids null.
 
     Some models write null to leave an argument out.
 
     Args:
         call: The call as the model wrote it.
-        schema: The tool's schema, without added arguments; None returns the call unchanged.
+        schema: The tool's schema, without added arguments.
     """
-    if schema and "null" in call.arguments:
-        arguments = _object(call.arguments)
-    else:
-        arguments = None
-    if schema is None or arguments is None:
+    arguments = _object(call.arguments)
+    if arguments is None:
         return call
     present = given_arguments(arguments, schema)
     if present == arguments:

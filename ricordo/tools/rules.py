@@ -122,7 +122,7 @@ class Rulebook:
         self.terminal = frozenset(tools_of["exit_loop"])
         self.gated = frozenset(tools_of["requires_approval"])
         self._continuing = frozenset(tools_of["continue_loop"])
-        self._required = tuple(tools_of["required_before_exit"])
+        self.required = tuple(tools_of["required_before_exit"])
         self._rules_after: dict[str, list[ParsedRule]] = defaultdict(list)
         self._parents: dict[str, set[str]] = defaultdict(set)
         self._limits: dict[str, int] = {}
@@ -131,7 +131,7 @@ class Rulebook:
         self.is_ordered = bool(self._first or self._counted or self._rules_after)
         self._following: dict[str, frozenset[str]] = {}
         self._endings: set[str] = set()
-        if self._first or self._rules_after or self._required:
+        if self._first or self._rules_after or self.required:
             self._prove()
 
     def _connect(self) -> None:
@@ -210,10 +210,10 @@ class Rulebook:
 
         Tools that may no longer be called are left out.
         """
-        if not self._required:
+        if not self.required:
             return ()
         satisfied = {call.name for call in history if call.is_success} | self._used_up(history)
-        return tuple(name for name in self._required if name not in satisfied)
+        return tuple(name for name in self.required if name not in satisfied)
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
@@ -352,13 +352,13 @@ class Rulebook:
 
     def _require_end(self, reachable: set[str], unusable: Set[str]) -> None:
         """Raise Invalid if turns cannot reach their required tools, or their end."""
-        if absent := [name for name in self._required if name not in self._attached]:
+        if absent := [name for name in self.required if name not in self._attached]:
             raise Invalid(
                 f"The tool rules require {', '.join(absent)} before a turn ends, but that is not "
                 "attached. "
                 "Attach it, or remove its required_before_exit rule."
             )
-        if unreachable := next((name for name in self._required if name not in reachable), None):
+        if unreachable := next((name for name in self.required if name not in reachable), None):
             raise Invalid(
                 f"{unreachable} must be called before a turn ends, but the tool rules never allow "
                 "it. "
@@ -383,7 +383,7 @@ class Rulebook:
         next_tools = [sums[self._following[name]] for name in self._tools]
         reachable: dict[int, int] = {}
         # Without rules about order, the same tools follow each tool.
-        for start in {sums[self._following[name]] for name in self._required}:
+        for start in {sums[self._following[name]] for name in self.required}:
             reached = 0
             waiting = start
             while waiting:
@@ -391,12 +391,12 @@ class Rulebook:
                 reached |= lowest
                 waiting = (waiting | next_tools[lowest.bit_length() - 1]) & ~reached
             reachable[start] = reached
-        return {name: reachable[sums[self._following[name]]] for name in self._required}
+        return {name: reachable[sums[self._following[name]]] for name in self.required}
 
     def _require_both_ways(self, unusable: Set[str]) -> None:
         """Raise Invalid if two required tools make each other impossible."""
         later = self._later(unusable)
-        required = [(name, self._bits[name]) for name in self._required]
+        required = [(name, self._bits[name]) for name in self.required]
         for (first, first_bit), (second, second_bit) in combinations(required, 2):
             if not later[first] & second_bit and not later[second] & first_bit:
                 raise Invalid(

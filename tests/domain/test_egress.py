@@ -27,6 +27,7 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
+from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid
 
 NAMES = ("local", "openai", "anthropic", "mcp", "mcp:school")
@@ -104,7 +105,8 @@ def test_a_policy_names_at_most_thirty_destinations() -> None:
 def test_a_destination_is_local_by_its_address_not_by_its_name(
     provider: str, name: str, endpoint: str | None, is_local: bool
 ) -> None:
-    assert DEFAULT_NETWORKS.of_model(provider, name, endpoint).is_local == is_local
+    info = ModelInfo(f"{provider}/{name}", provider, name, "openai", endpoint=endpoint)
+    assert DEFAULT_NETWORKS.of_model(info).is_local == is_local
 
 
 def test_an_operator_can_name_local_hosts_and_networks() -> None:

@@ -2,7 +2,7 @@
 
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelInfo
-from ricordo.llm.adaptation import LearnedModel, has_results_role, learned_of
+from ricordo.llm.adaptation import LearnedModel, learned_of, reads_plain_results
 from ricordo.llm.learned_dialect import LearnedDialect, LearnedDialects
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.prompt.transcript import transcript
@@ -19,7 +19,7 @@ def model_with(*, calls_as_text: bool = False, calls_tools: bool | None = None) 
 
 
 def takes_results(model: ScriptedModel) -> bool:
-    return has_results_role(model, learned_of(model))
+    return not reads_plain_results(model, learned_of(model))
 
 
 def test_models_that_call_tools_as_text_or_not_at_all_take_no_results_role() -> None:

@@ -314,14 +314,12 @@ def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
     """Return the text in a call of the speaking tool.
 
     Args:
-        call: Any call of a tool.
-        format: The form that the reader wants. It names the speaking tool and its argument.
+        call: A call of the speaking tool.
+        format: The form that the reader wants, which names the tool's argument.
 
     Returns:
-        The text, or JSON if the argument is no text; None for any other call.
+        The text, or JSON if the argument is no text; None for a call without it.
     """
-    if not format.speaks_by_tool or call.name != format.tool_name:
-        return None
     try:
         arguments = orjson.loads(call.arguments)
     except orjson.JSONDecodeError:
@@ -402,7 +400,8 @@ def _assistant(message: Message, format: MessageFormat) -> Iterator[Piece]:
         elif isinstance(part, ToolCallPart) and part.is_gated:
             waiting.append(part)
         elif isinstance(part, ToolCallPart):
-            spoken = spoken_words(part, format)
+            is_speech = format.speaks_by_tool and part.name == format.tool_name
+            spoken = spoken_words(part, format) if is_speech else None
             if spoken is None:
                 calls.append(part)
             else:

@@ -208,16 +208,6 @@ class SendRequest(RequestModel):
         description="With `return_logprobs`: the number of alternatives for each token.",
     )
 
-    @property
-    def logprobs(self) -> int | None:
-        """Return the requested number of alternatives for each token.
-
-        Returns None if no probabilities are requested.
-        """
-        if self.return_logprobs:
-            return self.top_logprobs or 0
-        return None
-
     def warn_of_logprobs(self, reason: str) -> None:
         """Warn the client that the answer has no probabilities, if it requested them."""
         if names := [name for name in ("return_logprobs", "top_logprobs") if getattr(self, name)]:

@@ -12,7 +12,6 @@ from ricordo.domain.egress import MOST_NAMES, allowed_names
 from ricordo.domain.text import Json
 from ricordo.features.egress import service
 from ricordo.features.files.folders import queries as folder_queries
-from ricordo.llm.egress import destination_of
 from ricordo.storage import agents, blocks, conversations, runs
 from ricordo.storage.engine.store import Transaction
 
@@ -156,7 +155,7 @@ async def preview(
     chat_model = (await runtime.organization_providers.of(context.scope.organization_id)).get(
         handle
     )
-    destination = destination_of(chat_model, runtime.new_clearance())
+    destination = runtime.networks.of_model(chat_model.info)
     result = await context.store.read(
         lambda tx: service.preview(tx, runtime, context.scope, agent_id, handle, destination)
     )

@@ -25,7 +25,7 @@ from ricordo.errors import ModelError, NotFound, Unavailable
 from ricordo.features.pictures import tesseract
 from ricordo.features.pictures.options import PictureSettings
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.egress import destination_of, whole_reply
+from ricordo.llm.egress import whole_reply
 from ricordo.llm.pictures import PictureCache, readable_picture
 from ricordo.runtime import Runtime
 from ricordo.search import index
@@ -185,7 +185,7 @@ async def _model_of(runtime: Runtime, message: Message, job: Job) -> ChatModel |
         model = models.get(agent.model)
     except NotFound:
         return None
-    if not permits(message.egress, destination_of(model, runtime.new_clearance())):
+    if not permits(message.egress, runtime.networks.of_model(model.info)):
         return None
     return model
 

@@ -102,7 +102,9 @@ class Repository(Generic[V]):
         forms = forms or {}
         self._writes = {field: write for field, (write, _) in forms.items()}
         paths: dict[str, str] = {}
-        for field in fields(kind):  # type: ignore[arg-type]
+        # An entity fills its other fields from these.
+        given = [field for field in fields(kind) if field.init]  # type: ignore[arg-type]
+        for field in given:
             index = len(self.columns)
             if field.name in _COMPOUND:
                 whole, prefix = _COMPOUND[field.name]

@@ -3,7 +3,7 @@ from typing import Any
 
 import orjson
 
-from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, spoken_words
+from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses
 from ricordo.domain.message import (
     ApprovalPart,
     CompactionPart,
@@ -133,7 +133,8 @@ def test_only_a_complete_call_of_the_message_tool_becomes_an_assistant_message()
         ("speak", '{"words": "Hi."}', MessageFormat(True, "speak", "words"), "Hi."),
         ("speak", '{"words": "Hi."}', MessageFormat(False, "speak", "words"), None),
     ):
-        assert spoken_words(ToolCallPart("call-1", name, arguments), format) == words, arguments
+        (wire,) = json_messages(assistant(ToolCallPart("call-1", name, arguments)), format)
+        assert wire.get("content") == words, arguments
     (call,) = json_messages(assistant(ToolCallPart("call-1", "send_message", '{"message": "Hi.')))
     assert call["tool_call"] == {
         "name": "send_message",

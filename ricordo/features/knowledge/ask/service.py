@@ -18,7 +18,7 @@ from ricordo.features.knowledge.facts.search import matching_facts
 from ricordo.features.knowledge.facts.wording import text_of
 from ricordo.features.knowledge.honcho import service as honcho
 from ricordo.features.knowledge.memories.service import facts_in
-from ricordo.llm.egress import destination_of, whole_reply
+from ricordo.llm.egress import whole_reply
 from ricordo.memory import user_memory
 from ricordo.memory.egress import block_view
 from ricordo.memory.recall import Recall
@@ -209,7 +209,7 @@ async def ask(
     models = await runtime.organization_providers.of(scope.organization_id)
     model = models.get(handle or (await runtime.models.find_default()).handle)
     clearance = runtime.new_clearance()
-    destination = destination_of(model, clearance)
+    destination = clearance.networks.of_model(model.info)
     view = block_view(runtime.settings.data_dir, destination, clearance)
     recall = runtime.recall_for(scope).for_reader(clearance, destination)
     sources = await sources_for(

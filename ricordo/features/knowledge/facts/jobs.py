@@ -33,7 +33,7 @@ from ricordo.features.knowledge.facts.reading import MOST_SHOWN, RESPONSE_FORMAT
 from ricordo.features.knowledge.facts.records import FactDraft
 from ricordo.features.memory_care.notifications.service import tell_of_others
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.egress import destination_of, whole_reply
+from ricordo.llm.egress import whole_reply
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, jobs, messages, runs, users
 from ricordo.storage.engine.store import Transaction
@@ -212,7 +212,7 @@ async def _extract_by_model(runtime: Runtime, work: _Work, report: Report) -> No
                     tx, work.user_id, "current", "proposed", limit=MOST_SHOWN
                 )
             )
-            destination = destination_of(model, runtime.new_clearance())
+            destination = runtime.networks.of_model(model.info)
             known_facts = [fact for fact in live if permits(fact.egress, destination)]
             chunk = Chunk(reading.messages, known_facts, work.user_id)
             drafts, expense = await _ask(runtime, model, chunk, work)

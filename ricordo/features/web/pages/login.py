@@ -56,8 +56,7 @@ async def log_in(request: Request) -> Response:
     authentication = request.app.state.authentication
     runtime = request.app.state.runtime
     address = request.client.host if request.client else ""
-    await authentication.slow_down(address, key)
-    caller = await authentication.scope_of(runtime, key)
+    caller = await authentication.scope_of(runtime, key, address)
     # Refuse a browser token: it is for web pages of other servers.
     if caller is None or caller.reach:
         authentication.note_failure(address)
