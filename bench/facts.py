@@ -1,8 +1,8 @@
 """Facts that rules read from the data sets, and searches that show these facts with messages.
 
 The server's rules read each turn as its speaker's words. They do not see the questions. The facts
-are stored as the server stores them under the policy `direct`: a repeated fact gets more evidence,
-and a contradiction ends the older fact.
+are stored as under the policy `direct`. So a repeated fact gets more evidence, and a contradiction
+ends the older fact.
 """
 
 import asyncio

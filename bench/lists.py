@@ -36,8 +36,8 @@ def add(http: httpx2.Client) -> dict[str, str]:
     def first(path: str, **query: Any) -> Any:
         return ask("GET", path, params={"limit": 1, **query})[0]
 
-    # The agent with 10,000 messages is listed first, since it is the newest: the other agents have
-    # the creation time of the agent that they are copies of.
+    # The agent with 10,000 messages is the newest, so it is listed first. The other agents are
+    # copies, and have the creation time of their original.
     agent = first("/v1/agents/")["id"]
     ask("PATCH", f"/v1/agents/{agent}", {"enable_sleeptime": True})
     archive = ask("POST", "/v1/archives/", {"name": "Books"})["id"]

@@ -1,11 +1,11 @@
 """`python -m bench.matching`: fit the match of a hit, and count the effects.
 
 All conversations of the development sets are stored as messages, and every question is searched by
-words and vectors. For the first ten hits, a logistic curve is fitted: from a hit's `word_match` and
-`similarity` it gives the chance that the hit is evidence. Each set has the same weight. One chat of
-each set is left out in turn, so the counts of a chat come from weights that were fitted without it.
-The report says how many questions about something foreign to the chat match nothing, and how many
-good hits are lost.
+words and vectors. A logistic curve is fitted for the first ten hits. From a hit's `word_match` and
+`similarity` it computes the probability that the hit is evidence. Each set has the same weight. One
+chat of each set is left out in turn. So the counts of a chat come from weights that were fitted
+without that chat. The report says how many questions about something foreign to the chat match
+nothing, and how many good hits are lost.
 """
 
 import argparse

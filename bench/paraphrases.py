@@ -1,7 +1,7 @@
-"""`python -m bench.paraphrases`: how well a list to forget finds a thing in other words.
+"""`python -m bench.paraphrases`: how well the list of what to forget finds other words.
 
 The pairs of `bench/data/paraphrases.toml` are in five languages, and half of them are no
-paraphrase. Things and their translations stay together: the first four things of each language are
+paraphrase. Things and their translations stay together. The first four things of each language are
 one half, and the others are the other half. A threshold is chosen on one half and measured on the
 other; then the two halves are swapped.
 

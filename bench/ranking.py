@@ -2,8 +2,8 @@
 
 The search's own code computes the parts of the score, without a database. The weights are fitted so
 that a question's evidence gets most of the probability among all turns (softmax). Both sets have
-the same weight. Weights that were fitted on one set alone are also measured on the other set, since
-a weight that helps only one kind of talk is useless. Vectors are cached in the temporary folder, so
+the same weight. A weight that helps only one kind of talk is useless. So weights that were fitted
+on one set alone are also measured on the other set. Vectors are cached in the temporary folder, so
 an experiment takes seconds. The weights are scaled so that the weights of words and similarity add
 up to 1.
 """

@@ -4,9 +4,10 @@ It is not a language model. It stores statements with the archive's tool or in a
 statement changes a line of a block, it corrects the line. If the user wishes to forget something,
 it calls the tool that forgets. If the user asks, it searches.
 
-It answers by one rule: it takes the statement that shares most words with the question, and follows
-its updates to the newest one. It contains no question of any benchmark, and gets a question only
-when the question is asked. `python -m bench.reader` prints the address of its server.
+It answers by one rule. It takes the statement that shares most words with the question, and follows
+the updates of that statement to the newest one. It contains no question of any benchmark, and gets
+a question only when the question is asked. `python -m bench.reader` prints the address of its
+server.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """`python -m bench.retrieval`: how much of the evidence a search finds, on two kinds of talk.
 
-The conversations of a file are stored over HTTP on a server with an empty folder, once as messages
-of an agent and once as passages of an archive. Then every question is searched unchanged: by words,
-by vectors, and by both. Plain BM25 and SQLite's FTS5 are computed for comparison. The tables show
-the recall by way of searching, by kind of question, and by the speaker of the evidence. Their 95 %
-intervals come from drawing the questions 2,000 times with replacement.
+The conversations of a file are stored over HTTP on a server with an empty folder. They are stored
+once as messages of an agent and once as passages of an archive. Then every question is searched
+unchanged: by words, by vectors, and by both. Plain BM25 and SQLite's FTS5 are computed for
+comparison. The tables show the recall by way of searching, by kind of question, and by the speaker
+of the evidence. Their 95 % intervals come from drawing the questions 2,000 times with replacement.
 
 The data sets are `data/longtalk-dev.json.xz` in this folder (chats with long answers), and the
 conversations of LoCoMo (short turns of two people). LoCoMo is not part of this repository:

@@ -1,8 +1,8 @@
 """Turns a second of 1, 2 and 4 servers on one PostgreSQL: `python -m bench.scale_servers`.
 
-It takes two minutes. All processes share the machine. So a machine with few processors shows the
-cost of a turn for the server and for the database, but not the limit of the database. The last
-figures divide the two processor times of a turn. They say how many servers one database can serve.
+It takes two minutes. All processes share the machine. So a machine with few processors shows what a
+turn costs the server and the database. It does not show the limit of the database. The last figures
+divide the two processor times of a turn. They say how many servers one database can serve.
 """
 
 import asyncio

@@ -26,7 +26,7 @@ _BLOCKS = [
 class Cost:
     """Milliseconds of a turn: wall time at the client, and processor time of the server.
 
-    Each is the smallest or the median of the rounds.
+    The wall times are of all turns. A processor time is the average of the three turns of a round.
     """
 
     wall_min: float

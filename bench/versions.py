@@ -2,8 +2,8 @@
 
 In an empty SQLite file one block of 2 kB is edited 10,000 times, among nine others that stay
 unchanged. Each edit changes one line of 25. Then the bench reads the history, single old texts, and
-the blame. A part of the same edits is stored in a bare git repository as loose objects, through
-pygit2 if it is installed, otherwise through dulwich.
+the blame. A part of the same edits is stored in a bare git repository as loose objects. This uses
+pygit2 if it is installed, otherwise dulwich.
 """
 
 import argparse

@@ -48,8 +48,8 @@ from ricordo.storage.engine.work_folders import sweep
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools.toolbox import Toolbox, sync_tools
 
-# A search is a small computation, and takes ten times the CPU if OpenBLAS divides it among threads.
-# numpy is imported after this line, and reads the variable then.
+# A search is a small computation. It takes ten times as much CPU time if OpenBLAS divides it among
+# threads. numpy is imported after this line, and its OpenBLAS reads the variable then.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 log = logging.getLogger(__name__)

@@ -108,8 +108,8 @@ def test_the_server_starts_and_answers_without_features(
     for group in groups:
         folder = tmp_path / group
         without(group.split("+"), folder)
-        # Each group runs as a separate command, since one command's time limit is too short for all
-        # groups on a busy machine.
+        # Each group runs as a separate command. On a busy machine the time limit of one command is
+        # too short for all groups.
         done = helper.run(["-c", TALK, str(folder)], tmp_path, {"PATH": os.defpath})
         assert done.stdout.splitlines() == [f"talked without {group}"], done.stderr
         shutil.rmtree(folder)

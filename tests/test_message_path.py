@@ -125,8 +125,8 @@ def _profiled(trace: Trace) -> Iterator[None]:
 def _without_timed_work() -> Iterator[None]:
     """Leave out work that depends on the machine's speed.
 
-    This work is the report of a slow write, the database's mark, which is written once a second,
-    and the job that indexes new texts, which is added again some time after the last one.
+    A slow write is reported. The database's mark is written once a second. The job that indexes new
+    texts is added again some time after the last such job.
     """
     with (
         patch("ricordo.storage.engine.store.SLOW_WRITE", math.inf),

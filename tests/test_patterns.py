@@ -226,8 +226,9 @@ def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH, most: int 
 
         if is_linear(work, length // FACTOR, most=most, nothing=NOTHING):
             continue
-        # With a limit of about a hundred, the time of a repetition may grow faster than a square up
-        # to that length, and grows slower after it. Then the time of the double length decides.
+        # A repetition may have a limit of about a hundred. Up to that length its time may grow
+        # faster than a square, and after it more slowly. Then the time of the double length
+        # decides.
         if not is_linear(work, length // FACTOR, most=2 * most, nothing=NOTHING) or not is_linear(
             work, 2 * length // FACTOR, most=most, nothing=NOTHING
         ):

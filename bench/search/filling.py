@@ -1,9 +1,9 @@
 """Fills a database before its server starts, in a separate process.
 
 `python -m bench.search.filling '{"agent_id": …}'` uses a server's functions to store, index, merge
-and embed the large agent, the large archive, and a few of the others. The rest are copies of those
-few, made in SQL with new ids and numbers, since storing a million rows would take too long. The
-environment names the database, as for a server.
+and embed the large agent, the large archive, and a few of the others. Storing a million rows this
+way would take too long. So the others are copies of those few, made in SQL with new ids and
+numbers. The environment names the database, as for a server.
 """
 
 import asyncio

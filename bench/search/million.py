@@ -26,8 +26,8 @@ from ricordo.llm.embedding.embedded import EmbeddedModel
 from ricordo.search import pgvector
 from ricordo.search.pgvector import PREFIX
 
-# An operator of so large an archive would choose these settings: the index and the vectors fit into
-# memory, and both processors build the index.
+# An operator of such a large archive would choose these settings. With them the index and the
+# vectors fit into memory, and both processors build the index.
 SETTINGS = {
     "shared_buffers": "2GB",
     "maintenance_work_mem": "2GB",

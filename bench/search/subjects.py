@@ -1,7 +1,7 @@
 """Texts about subjects, for searches by meaning, made from real words.
 
 Half of the words of a text are near in meaning to its subject. The invented words of `texts.py`
-consist of the same few syllables, so to an embedding model all of those texts mean the same. Here
+consist of the same few syllables. So to an embedding model all of those texts mean the same. Here
 the words are those that have a separate vector in the embedded model.
 """
 

@@ -44,9 +44,10 @@ LIMIT = 10
 class Switched:
     """The searches during the change, and their results after it.
 
-    `poor` searches were answered by words alone, or with fewer hits than exist. `same` is the share
-    of questions with the same answer as from an archive that only the new model embedded;
-    `same_before` is that share before the change. Times are wall milliseconds.
+    `poor` searches were answered by words alone, or with fewer hits than exist. The answers after
+    the change are compared with those of an archive that only the new model embedded. `same` is the
+    share of questions with the same answer. `same_before` is that share before the change. Times
+    are wall milliseconds.
     """
 
     searches: int

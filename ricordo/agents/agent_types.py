@@ -232,8 +232,8 @@ def given_messages(
         state: The new agent with its conversation.
         clock: Gives the messages' creation times.
         new_messages: The client's messages in order, without a system message. If the agent speaks
-            by calls, an assistant's message becomes a call of `send_message` with its result, and
-            only its text is used.
+            by calls, an assistant's message becomes a call of `send_message` with its result. Only
+            the message's text is used.
     """
     speaks_by_calls = TRAITS[state.agent.agent_type].style == "heartbeat"
     first_messages: list[Message] = []
@@ -387,8 +387,9 @@ def _replaced_tools(
 ) -> tuple[Tool, ...] | None:
     """Return the profile's tools and the agent's further tools; None to keep its tools.
 
-    An agent keeps its tools if a person seems to have chosen them: a tool of its type is missing,
-    the prompt names such a tool, or a rule or an approval names a tool that would be replaced.
+    An agent keeps its tools if a person seems to have chosen them. That is so if a tool of its type
+    is missing, if the prompt names such a tool, or if a rule or an approval names a tool that would
+    be replaced.
     """
     type_tools = set(TRAITS[state.agent.agent_type].base_tools)
     by_name = {tool.name: tool for tool in state.tools}

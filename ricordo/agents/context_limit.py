@@ -59,8 +59,8 @@ _HIGHEST_PERCENT = 400
 _LARGE_PROMPT = 2_000
 # The most tokens that tool descriptions and message overhead take in usual requests.
 _TOOLS_AND_OVERHEAD = 12_000
-# If a turn's last compaction freed less than this share of the window, the next summary is an
-# outline, which needs no model. Otherwise every step could ask a model for a summary.
+# A turn's last compaction may have freed less than this share of the window. Then the next summary
+# is an outline, which needs no model. Otherwise every step could ask a model for a summary.
 _SMALL_GAIN = 0.1
 _FEWEST_EVICTED = 2  # messages, in a requested compaction
 # An answer gets this many tokens at least.

@@ -58,8 +58,8 @@ async def import_messages(
         scope: The caller.
         agent_id: The agent.
         past: The messages in order. For a message whose otid is already stored, the stored id is
-            returned. A message without a date gets a time next to its neighbour's; if no message
-            has a date, all get times just before now.
+            returned. A message without a date gets a time next to that of its neighbour. If no
+            message has a date, all get times just before now.
         conversation_id: The conversation; None for the agent's default conversation.
 
     Raises:

@@ -267,8 +267,8 @@ async def _answer_of(
                 calibrate(turn, request, item.usage)
             yield item
     except EmptyReply as error:
-        # A background run needs no text. An agent that asked another agent reads the results of its
-        # calls.
+        # Nobody reads the text of a background run. An agent that asked this one can read the
+        # results of its calls instead of a text.
         is_wordless = turn.request.delivery.is_background or turn.request.delivery.callers
         if not (is_wordless and is_after_results(request)):
             raise
@@ -468,7 +468,7 @@ def _refused_a_picture(
 ) -> bool:
     """Return whether the model may have refused a picture.
 
-    Learns from a request that was too long, and raises all other errors.
+    The turn learns from a request that was too long. All other errors are raised again.
     """
     # Some servers answer 400 to a picture and some 500. Without a second try, one picture in the
     # window would block the agent for good.

@@ -1,7 +1,7 @@
 """Take notes for agents with the profile `notes`: one short model call for each message.
 
-A job takes the notes after the turn has ended, so no answer waits for them and an error does not
-fail a turn. The policies for an agent's edits also apply to notes, and the ledger counts their
+A job takes the notes after the turn has ended. So no answer waits for the notes, and an error does
+not fail a turn. The policies for an agent's edits also apply to notes, and the ledger counts their
 tokens.
 """
 

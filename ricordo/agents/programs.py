@@ -97,8 +97,8 @@ async def new_in_history(
     Args:
         runtime: The server's parts.
         conversation_id: The conversation in which the messages are looked up.
-        history: The whole thread as a program sends it with each run: the user's messages with
-            their otids, and None for each answer of the agent.
+        history: The whole thread, which a program sends with each run. It has the user's messages
+            with their otids, and None for each answer of the agent.
     """
     numbered = list(enumerate(history))
     users = {index: message for index, message in numbered if message is not None}

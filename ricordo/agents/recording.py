@@ -149,8 +149,8 @@ class Recording:
             try:
                 await store.write(lambda tx: runs.append_events(tx, run_id, first, batch))
             except Collision:
-                # Either our commit succeeded and only its acknowledgement was lost, or another
-                # process assumed that this one was dead and stored its events.
+                # Either our commit succeeded, and only its acknowledgement was lost. Or another
+                # process assumed that this one was dead, and stored its own events.
                 stored = await store.read(
                     lambda tx: runs.events_after(tx, run_id, first - 1, len(batch))
                 )

@@ -64,8 +64,8 @@ OVER = (
 )
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
-# Types of tools that agents in voice conversations do not get, since they speak in plain text and
-# another agent keeps their memory.
+# Types of tools that agents in voice conversations do not get. These agents speak in plain text,
+# and another agent keeps their memory.
 _NOT_IN_A_CALL: frozenset[ToolType] = frozenset(
     {"letta_core", "letta_memory_core", "letta_sleeptime_core", "letta_voice_sleeptime_core"}
 )
@@ -333,8 +333,8 @@ def _useless_searches(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> fro
 def _tools_to_find(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> frozenset[str]:
     """Return the tools that an agent with many tools has to find before it sees them.
 
-    The agent always sees tools of the server, tools that a rule or the prompt names, and tools that
-    the window shows as called or found.
+    The agent always sees the server's tools, and tools that a rule or the prompt names. It also
+    sees tools that were called or found in messages of the window.
     """
     if isinstance(kinds[FIND_TOOLS], ForeignTraits):
         return frozenset()  # a tool of the agent that has the same name

@@ -1,7 +1,7 @@
 """Save a step: one transaction with all its effects, or none.
 
-It contains the run's progress under its lease, edits of memory, a changed system message, the
-messages with their search index, the window, and the step's record.
+The transaction saves the run's progress under its lease, and the edits of memory. It also saves a
+changed system message, the messages with their search index, the window, and the step's record.
 """
 
 import asyncio
@@ -244,8 +244,8 @@ def _messages_of_step(
 def _key_after_edits(turn: TurnContext, step: StepDraft) -> str:
     """Return the prompt's key after the step's edits, which the transcript already shows.
 
-    With this key the stored prompt need not be rendered again. The key stays the same if others
-    changed memory between a request for approval and its answer, because the approved calls run
+    With this key the stored prompt need not be rendered again. Others may change memory between a
+    request for approval and its answer. Then the key stays the same, because the approved calls run
     before the prompt is checked.
     """
     key = turn.window.prompt_key

@@ -98,8 +98,8 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
             meant.
 
     Returns:
-        The turn, whose lease is taken and whose input is stored; or the id of an earlier run with
-        the same request, which was not cut off.
+        The turn: its lease is taken, and its input is stored. If an earlier run had the same
+        request and was not cut off, its id is returned instead.
 
     Raises:
         NotFound: The agent, the conversation or a model does not exist.

@@ -462,8 +462,8 @@ def _is_long(content: Any) -> bool:
     """True if the content may be too long to be written at once.
 
     That is a long text or list, or a dict with one. Of a short list only the first and the last
-    element are looked at: lists have elements of one kind, and every node of an answer would take
-    more time than writing it does.
+    element are looked at, since all elements of a list are of one kind. Looking at every value of
+    an answer would take longer than writing it.
     """
     kind = type(content)
     if kind is str:

@@ -170,10 +170,10 @@ def route_path(scope: Scope) -> str:
 class Guard:
     """Identifies the caller before any route, and refuses callers without a needed key.
 
-    Without keys, an attacker reaches this server only through a browser: with a page of another
-    origin, or with a host name that was made to point here (DNS rebinding). Both are detected by
-    their Origin and Host headers and refused. With a login's cookie, only pages of this server may
-    write.
+    Without keys, an attacker reaches this server only through a browser. The attacker uses a page
+    of another origin, or a host name that was made to point here (DNS rebinding). Both are detected
+    by their Origin and Host headers and refused. With a login's cookie, only pages of this server
+    may write.
     """
 
     def __init__(

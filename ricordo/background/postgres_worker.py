@@ -1,9 +1,9 @@
 """The background work of a server, and on PostgreSQL the distribution of its jobs.
 
-On PostgreSQL each server has a procrastinate worker. procrastinate decides which worker gets the
-next wake-up, and handles one wake-up of each key at a time. The job's row in our table says whether
-it may be claimed, and how it ended. So a wake-up that is lost by a race, a cut connection or a
-frozen server delays a job, but loses none.
+On PostgreSQL each server has a worker of the library procrastinate. The library decides which
+worker gets the next wake-up, and handles one wake-up of each key at a time. The job's row in our
+table says whether it may be claimed, and how it ended. A race, a cut connection or a frozen server
+may lose a wake-up. This delays its job, but loses none.
 """
 
 import asyncio

@@ -27,16 +27,17 @@ CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_comp
 # A prompt that fills more than this share of the window is compacted before it is sent (default of
 # the retired Letta V1 server).
 TRIGGER = 0.9
-# Keys of an agent's settings: the flag that other agents work on its memory, the agent on whose
-# memory it works, and the group that it manages.
+# Three keys of an agent's settings. The first is true if other agents work on its memory. The
+# second names the agent on whose memory it works, and the third names the group that it manages.
 ENABLE_SLEEPTIME = "enable_sleeptime"
 SLEEPS_FOR = "sleeps_for"
 MANAGES = "manages_group"
-# Key of an agent's settings: the most messages in its window after a turn, and the number that
-# stays in the window if there are more.
+# Key of two numbers in an agent's settings: the most messages in its window after a turn, and the
+# number of messages that stay if there are more.
 MESSAGE_BUFFER = "message_buffer"
-# For context windows up to this many tokens: the number of open files, and the characters shown of
-# each (values of the retired Letta V1 server).
+# Each row has the tokens of a context window, the number of files that may be open in windows up to
+# this size, and the characters that are shown of each file. The values are those of the retired
+# Letta V1 server.
 _FILE_LIMITS = (
     (8_000, 3, 5_000),
     (32_000, 5, 15_000),

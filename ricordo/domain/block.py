@@ -64,8 +64,8 @@ class Chain:
     Attributes:
         head: The id of the newest version, which a write must name; None before the first.
         versions: The number of its versions.
-        files: For each label, the id of its current text, and the number of deltas that lead to it
-            from a whole text.
+        files: For each label, the id of its current text, and a number. The number counts the
+            deltas that lead from a whole text to this text.
         history_bytes: The size of its whole history (`storage.history_size`).
     """
 

@@ -34,7 +34,7 @@ class SystemClock:
 
     Each call returns a later time, so the order of times is the order of writing. While the
     machine's clock is behind, each call adds one microsecond. If the machine's clock is set back by
-    more than a minute, the earlier time was wrong, so the new time is used at once.
+    more than a minute, the earlier time was wrong. Then the new time is used at once.
     """
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class Cron:
         try:
             for time in CronSim(_stepped(self.fields), start):
                 # If daylight saving repeats an hour, the library may return a time in the first of
-                # the two hours, which may have passed.
+                # the two hours. That time may have passed.
                 timestamp = to_micros(time.astimezone(UTC))
                 if timestamp > micros:
                     return timestamp

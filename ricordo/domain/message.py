@@ -133,9 +133,9 @@ class ToolReturnPart:
     def decoded(self) -> Any:
         """Return the content: the value of its JSON, or the text.
 
-        A content that was changed after it was stored, so that it is no JSON any more, counts as
-        text, and so does deeply nested JSON. A result must not end every later turn of its
-        conversation.
+        A content may have been changed after it was stored, so that it is no JSON any more. Then it
+        counts as text, and so does deeply nested JSON. Raising an error here would end every later
+        turn of the conversation.
         """
         if not self.is_json:
             return self.content

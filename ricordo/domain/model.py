@@ -38,8 +38,8 @@ ToolChoice = Literal["auto", "required", "none"]
 # short prompt; notes are taken in a separate call.
 ModelProfile = Literal["full", "small", "notes"]
 ProfileChoice = Literal["auto", "full", "small", "notes"]
-# The time at which the memory in the prompt is rendered again: before each step, at the start of a
-# turn, or as late as possible. The last lets the model's server reuse work on an unchanged prompt.
+# When the memory in the prompt is rendered again: before each step, at the start of a turn, or as
+# late as possible. "lazy" lets the model's server reuse its work on an unchanged prompt.
 MemoryInPrompt = Literal["step", "turn", "lazy"]
 MemoryInPromptChoice = Literal["auto", "step", "turn", "lazy"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]

@@ -15,8 +15,8 @@ LONGEST_TAG = 100  # characters
 class Archive:
     """A collection of passages that agents share by attachment.
 
-    `tags` are the sorted tags of its shared passages and, if it was loaded for a user, of the
-    passages about this user.
+    `tags` are the sorted tags of its shared passages. If it was loaded for a user, the tags of the
+    passages about this user are among them.
     """
 
     id: str
@@ -74,8 +74,8 @@ class Relevance:
 
     Ranks count from 1. A rank is None if that index did not find the hit. `score` only compares
     hits of one search; `word_match` and `similarity` can be compared across searches. `word_match`
-    (0 to 1) is the share of the query, weighted by rarity, that occurs in the text and the turns
-    around it. `similarity` is the cosine of the vectors.
+    (0 to 1) is the share of the query's words that occur in the text and the turns around it. Rare
+    words count more. `similarity` is the cosine of the vectors.
     """
 
     score: float

@@ -181,8 +181,8 @@ def _is_own_password(match: re.Match[str], word: str) -> bool:
 def _is_password(match: re.Match[str]) -> bool:
     """Return True for a password that follows the word for it.
 
-    After an equals sign any word counts; after a colon at the end of a line, nearly any; elsewhere,
-    one with mixed case, digits or signs.
+    After an equals sign any word counts. After a colon, nearly any word counts at the end of a
+    line. Elsewhere a word counts only if it has mixed case, digits or signs.
     """
     word = match["secret"].rstrip(_ENDINGS)
     if word.lower() in _NO_PASSWORDS or _DATE_OR_LENGTH.fullmatch(word) or not _is_no_code(match):

@@ -242,9 +242,9 @@ def encoded_json(value: Any) -> bytes:
 def storable_json(value: Any, levels: int = MOST_LEVELS) -> Any:
     """Return a JSON value with replacements for what no database can store.
 
-    NUL and halves of characters (lone surrogates) become U+FFFD, and integers beyond 64 bits become
-    floating-point numbers, or null if they are too large for such numbers. Lists and objects that
-    are nested too deeply become null.
+    NUL and halves of characters (lone surrogates) become U+FFFD. Integers beyond 64 bits become
+    floating-point numbers. If they are too large for such numbers, they become null. Lists and
+    objects that are nested too deeply also become null.
 
     Args:
         value: Any JSON value, which is not changed.

@@ -20,7 +20,7 @@ _ESCAPES = {
 }
 _NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1f\x7f]')
 # A text of several lines keeps its line breaks and tabs. The third of three quotes in a row is
-# escaped; so is a quote at the end, since the closing quotes follow it.
+# escaped. A quote at the end is escaped too, since the closing quotes follow it.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _NEEDS_LONG_ESCAPE = re.compile(rf'\\|{_CONTROL.pattern}|(?<="")"|"\Z')
 _WIDEST = 100

@@ -1,7 +1,7 @@
 """The adaptation of one call to its model.
 
 A call is sent in the form that was learned for its model. If the model's server refuses that form,
-another one is tried. If the refusal's text asked for a form and that form was accepted, the form is
+another one is tried. Sometimes the refusal's text asks for a form. If that form is accepted, it is
 remembered for the model's address, and the next call begins with it. A form that was only guessed
 is remembered later: it must also help later calls, and the plain form must be refused meanwhile.
 Otherwise a server that recovers by itself would teach a wrong lesson. The number of tries of a call

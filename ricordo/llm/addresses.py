@@ -27,8 +27,8 @@ _PORTS = {"http": 80, "https": 443}
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254"))
 )
-# Further internal addresses, which `ipaddress` may call public: old site-local addresses, and IPv6
-# forms that embed an IPv4 address by the rules of a network.
+# Further internal addresses that `ipaddress` may call public. These are old site-local addresses,
+# and IPv6 addresses in which a network embeds an IPv4 address.
 _INNER = tuple(
     map(ipaddress.ip_network, ("fec0::/10", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
 )

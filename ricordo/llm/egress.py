@@ -86,8 +86,8 @@ async def embed(
         purpose: "query" for a question of a search, "document" for a stored text.
 
     Raises:
-        Forbidden: if the work has read a text that the embedder's provider may not see, since a
-            query may repeat it in other words. Also if one of the texts repeats such a text.
+        Forbidden: if the work has read a text that the embedder's provider may not see. A query may
+            repeat that text in other words. Also if one of the texts repeats such a text.
         ModelError: if the call fails, or a budget is used up.
         RuntimeError: if a provider's model is called without a payer, which is a fault of ours.
     """

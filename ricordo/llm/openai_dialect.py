@@ -18,7 +18,7 @@ Replay = Literal["nothing", "field", "details", "chunks"]
 class Dialect:
     """The deviations of a server from the format.
 
-    `effort` says how the reasoning effort is set, and `efforts` its levels; `replays` says how
+    `effort` says how the reasoning effort is set, and `efforts` are its levels. `replays` says how
     earlier reasoning is sent back, and `provider` marks that reasoning. With
     `reads_special_tokens`, the server reads special tokens in texts as tokens. `memory_in_prompt`
     says when the memory in the prompt is rendered again. A local server reuses work on an unchanged

@@ -145,7 +145,7 @@ class _PartialCall:
     arguments: list[str] = field(default_factory=list)
     has_arguments: bool = False
     is_whole: bool = False
-    # A later piece of this call had no name, so the server sends each name once, and the next name
+    # A later piece of this call had no name. So the server sends each name once, and the next name
     # begins another call.
     is_named_once: bool = False
     _depth: int = 0

@@ -115,8 +115,8 @@ class CallPolicy:
         """
         if error.retry_after is not None:
             return min(error.retry_after, LONGEST_WAIT)
-        # Wait a random time between half the wait and all of it, so that callers that failed
-        # together do not all try again together.
+        # Wait a random time, from half of the wait to all of it. So callers that failed together do
+        # not all try again together.
         return Backoff(FIRST_WAIT, 2, LONGEST_WAIT).seconds(attempt + 1, self.jitter)
 
 

@@ -181,8 +181,8 @@ ROWS = (
     ProviderRow("mistral", "https://api.mistral.ai/v1", "mistral_api_key"),
     ProviderRow("together", "https://api.together.xyz/v1", "together_api_key"),
     ProviderRow("openrouter", "https://openrouter.ai/api/v1", "openrouter_api_key"),
-    # Ports 8000 and 8080 may belong to any program, even to Ricordo, so servers on them are used
-    # only if their model lists name them.
+    # Ports 8000 and 8080 may belong to any program, even to Ricordo. A server at such a port is
+    # used only if its model list names it as the owner of the models.
     ProviderRow("ollama", url="ollama_base_url", local=local_server("ollama", 11434, "/api/tags")),
     ProviderRow(
         "lmstudio",

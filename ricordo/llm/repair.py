@@ -2,10 +2,14 @@
 
 A reply is changed only where its meaning is certain.
 
-It repairs: calls and reasoning written as text, channels, template tokens; arguments that are
-empty, encoded twice, wrapped in their schema, repeated or almost JSON; names with additions; and a
-finish reason that contradicts the content. `fault_in` names the fault that remains, so that the
-model can be asked once more.
+These faults are repaired:
+
+- calls and reasoning that are written as text, channels, and template tokens;
+- arguments that are empty, encoded twice, wrapped in their schema, repeated or almost JSON;
+- names with additions;
+- a finish reason that contradicts the content.
+
+`fault_in` names a fault that remains, so that the model can be asked once more.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Cheap estimates of a text's tokens, without a vocabulary.
 
-Four ASCII characters count as one token, as do two of other alphabets (Cyrillic, Arabic, accents);
-each Chinese, Japanese or Korean character counts as one. JSON and code take a third more. The
+Four ASCII characters count as one token. So do two characters of other alphabets (Cyrillic, Arabic,
+accents), and each Chinese, Japanese or Korean character. JSON and code take a third more. The
 provider's count is meant to correct the estimate.
 """
 

@@ -55,8 +55,8 @@ class Approved:
 class Conflicted:
     """A proposal that collides with the block; nothing was written.
 
-    `base`, `ours` and `theirs` are the base text, the block's text and the proposed text; None: no
-    block.
+    `base`, `ours` and `theirs` are the base text, the block's text and the proposed text. A text is
+    None if there was no block.
     """
 
     proposal: Proposal

@@ -31,9 +31,9 @@ class BlamedLine:
 # Versions and bytes of texts in one read.
 _PAGE = 200
 _READ_BYTES = 4_000_000
-# The work limit of one blame: changed lines, pairs of equal lines among them, one for each version,
-# and one for each 200 characters. The limit takes a second. It allows some hundred thousand small
-# edits of a text of 2 kB, or two thousand of a text of 100 kB.
+# The work limit of one blame. The work is the sum of the changed lines, the pairs of equal lines
+# among them, one for each version, and one for each 200 characters. The limit takes a second. It
+# allows some hundred thousand small edits of a text of 2 kB, or two thousand of a text of 100 kB.
 _WORK_LIMIT = 1_000_000
 _CHARACTERS = 200
 _Text = tuple[BlockVersion, str | None]
@@ -54,8 +54,8 @@ class Blame:
         self._work_left = _WORK_LIMIT
         self._lines: list[str] | None = None
         self._brought: list[BlockVersion | None] = []
-        # The last compared text; `_open` maps each of its lines to the same line of the first text;
-        # lines without one map to None.
+        # The last compared text. `_open` maps each of its lines to the same line of the first text,
+        # or to None if there is no such line.
         self._last_text: _Text | None = None
         self._open: list[int | None] = []
         self._unknown_count = 0  # lines whose version is still unknown

@@ -4,7 +4,7 @@ If someone else changed a block meanwhile, both changes are merged by lines. If 
 the tool calls that edited the block fail, and the agent reads the reason. Nothing is overwritten
 unseen.
 
-If a step creates, removes, renames or describes blocks, or if one call changes several blocks, the
+Some steps create, remove, rename or describe blocks, or change several blocks by one call. Their
 edits are planned on the stored memory, under locks, before anything is written. Edits with a common
 call, block or label are stored together or not at all.
 """
@@ -444,7 +444,7 @@ class _SplitEdits:
         direct: Edits to apply at once.
         waiting: Edits that need approval.
         texts: Direct edits by block. They are set only if each call changes just the text of one
-            block, since no block then depends on another; otherwise None.
+            block, because then no block depends on another. Otherwise they are None.
     """
 
     edits: Sequence[MemoryEdit]

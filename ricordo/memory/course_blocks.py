@@ -21,7 +21,7 @@ def begin_as_course(
 ) -> dict[str, Any]:
     """Return a new block's settings, completed from the course's block with the same label.
 
-    If a student creates such a block before the tutor does, it still gets the course's title,
+    A student may create such a block before the tutor does. It still gets the course's title,
     schema, description, limit, policy and teachers.
 
     Args:

@@ -132,7 +132,7 @@ class EditGuard:
     def require_new(self, added: str, block_text: str = "", *, is_archived: bool = False) -> None:
         """Raise Invalid if nearly all of the added text repeats the sources.
 
-        A block may quote earlier texts of the user, but a passage of the archive may not, since a
+        A block may quote earlier texts of the user. A passage of the archive may not, since a
         search finds those texts already.
 
         Args:
@@ -788,8 +788,8 @@ class WorkingMemory:
 
         Raises:
             NotFound: if there is no such block.
-            Forbidden: if the block is read-only, others use it too, or the label is that of a
-                skill or repeats a text with an egress policy.
+            Forbidden: if the block is read-only, or others use it too. Also if the label is that of
+                a skill, or repeats a text with an egress policy.
             Invalid: if the new label is not allowed.
             Conflict: if the new label is taken.
         """

@@ -1,8 +1,8 @@
 """Find a piece of text: first word for word, then without differences that people hardly see.
 
-A model that copies text from its prompt often changes details: typographic quotes, dashes, the
-ellipsis, no-break and doubled spaces, spaces at a line's end, or line breaks (escaped twice). If a
-piece does not occur word for word, the search ignores these differences.
+A model that copies text from its prompt often changes details. Examples are typographic quotes,
+dashes, the ellipsis, no-break and doubled spaces, and spaces at a line's end. Line breaks may be
+escaped twice. If a piece does not occur word for word, the search ignores these differences.
 """
 
 import re
@@ -162,9 +162,9 @@ def search(text: str, piece: str, new: str = "") -> Search:
 def with_line_breaks(text: str) -> str:
     r"""Return the text with real line breaks for `\n` that was written out.
 
-    Only a text without line breaks is changed, and only where each part reads as a line: a list
-    item, a heading, or a sentence with a capital letter. A text with a backtick or any other
-    backslash is code or a formula, and is not changed.
+    Only a text without line breaks is changed, and only where each part reads as a line. That is a
+    list item, a heading, or a sentence with a capital letter. A text with a backtick or any other
+    backslash counts as code or a formula, and is not changed.
 
     >>> with_line_breaks(r"- jam\n- bread"), with_line_breaks(r"$\nu$")
     ('- jam\n- bread', '$\\nu$')

@@ -155,8 +155,8 @@ def read_toml(text: str, source: str = "") -> dict[str, Any]:
 def deep_key(text: str) -> int | None:
     """Return the first line with a key of more than eight parts, or None.
 
-    The standard library's time for a key grows with the square of its parts, so 10 kB of dots would
-    take two seconds.
+    The standard library's time for a key grows with the square of the number of its parts. So 10 kB
+    of dots would take two seconds.
     """
     # Dots in strings and comments do not count. Replace each string by one letter, since it can be
     # part of a key. Drop comments, but keep all line breaks.

@@ -487,8 +487,8 @@ def rename(
 
     Raises:
         NotFound: There is no such block, or the memory is empty.
-        Conflict: Another block has the new label, here or in an agent that has this block, or a
-            label here differs from it only in case.
+        Conflict: Another block here, or another block of an agent that has this one, has the new
+            label. Labels that differ only in case collide too.
         Invalid: The label cannot name a block, or the database cannot store the message.
         Forbidden: The block's policy does not let this author write it.
     """

@@ -28,8 +28,8 @@ _SHORT = 4  # characters of a word that is matched without its ending
 # of a megabyte.
 _LONG_LINE = 50_000
 _PIECE = 5_000
-# A tag of rendered Markdown, whose attributes are quoted and escaped, or the placeholder of a run
-# of hidden characters with its number.
+# Matches a tag of rendered Markdown, whose attributes are quoted and escaped. Also matches the
+# placeholder of a run of hidden characters, with the number of the run.
 _TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9]{1,9})\ue001")
 
 

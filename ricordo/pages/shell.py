@@ -1,9 +1,9 @@
 """The common parts of all pages: routes, rendering, refusals, forms, notices.
 
 A page is a function of a request in a module with `router = Pages(scope=…)`. It asks the API by
-`Api(request)`, renders a template that extends `layout.html`, and answers a form with `done`, whose
-notice the next page shows. A `RefusedByApi` or another RicordoError becomes a page with its
-message.
+`Api(request)`, and renders a template that extends `layout.html`. It answers a form with `done`,
+and the next page shows the notice of `done`. A `RefusedByApi` or another RicordoError becomes a
+page with its message.
 """
 
 import hmac

@@ -112,8 +112,8 @@ class SystemPrompt:
                 have added the memory after edits.
             first_step: This is the first step of a turn.
             mode: With "turn" and "lazy", a prompt also stays valid if its memory changed only by
-                edits that the transcript shows: "turn" until the next turn, "lazy" until the next
-                day. With "lazy" the archive does not count.
+                edits that the transcript shows. With "turn" it stays valid until the next turn, and
+                with "lazy" until the next day. With "lazy" the archive does not count.
         """
         memory, date, archive = (*stored_key.split(":"), "", "", "")[:3]
         may_be_older = mode == "lazy" or (mode == "turn" and not first_step)

@@ -40,7 +40,7 @@ _SETTINGS = (
 _DEVICES = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _WORKSPACE = "/sandbox"
 # User numbers that no machine uses. If root runs the server, each process gets a separate user that
-# owns nothing, so that the limit on processes counts only its processes.
+# owns nothing. So the limit on processes counts only the processes of one call.
 _USERS = range(1 << 30, 1 << 31)
 BackendName = Literal["bubblewrap", "landlock", "none"]
 

@@ -94,8 +94,8 @@ _SHARED = {
     "pidfd_open": (434, 434),
     "pidfd_send_signal": (424, 424),
 }
-# System calls that succeed without effect: Landlock does not protect modes, owners and times, and a
-# process that left its group would outlive the call.
+# System calls that succeed without effect. Landlock does not protect the modes, owners and times of
+# files. A process that left its group would outlive the call.
 _WITHOUT_EFFECT = {
     "setsid": (112, 157),
     "setpgid": (109, 154),

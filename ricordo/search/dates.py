@@ -7,9 +7,10 @@ in UTC. The names of months, days and spans are in `data/calendar.toml`.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from operator import itemgetter
+from operator import attrgetter
 from typing import Final
 
 from ricordo.search.words import language_of, load_words
@@ -41,7 +42,20 @@ RELATIVE: Final[list[tuple[str, int, str]]] = [
     (entry["kind"], entry["back"], "|".join(entry["said"])) for entry in _calendar["relative"]
 ]
 
+SPANS: Final[dict[str, list[str]]] = _calendar["spans"]
+
 Days = tuple[date, date]  # half-open
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A time at text[start:end], with the days that it may mean."""
+
+    start: int
+    end: int
+    days: list[Days]
+
+
 _Reader = Callable[[re.Match[str], date, bool], list[Days]]
 
 
@@ -72,34 +86,73 @@ _YEAR_FIRST = re.compile(
 )
 
 
+_MONTH = "|".join(sorted(MONTHS, key=len, reverse=True))
+
+
+def _any_of(*names: str) -> str:
+    """Return the pattern of the words of spans in these lists of the calendar, longest first."""
+    words = {word for name in names for word in SPANS[name]}
+    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+
+
+def _span_end(number: int) -> str:
+    """Return the pattern of one end of a span: a day, a month, a year, or some of them.
+
+    It also matches nothing, since the reader decides what an end must have.
+    """
+    ordinal = r"(?:(?:st|nd|rd|th|er|e|o|a)\b|[.°])?"
+    of = r"(?: (?:of|de|del|di|do)\b)?"
+    day = rf"(?:0?[1-9]|[12]\d|3[01])(?!\d){ordinal}"
+    return (
+        rf"(?:(?P<day{number}>{day}){of} ?)?(?:(?P<word{number}>{_MONTH})(?!\w)\.?)?"
+        rf"(?: (?P<late{number}>{day}))?(?:,?{of} ?(?P<year{number}>(?:19|20)\d\d))?"
+    )
+
+
+_DASH = " ?[-–—] ?"
+_ARTICLE = f"(?:(?:{_any_of('articles')}) )?"
+_JOINED = rf"(?:{_DASH}| (?P<join>{_any_of('to', 'and')}) {_ARTICLE})"
+_OPENED = rf"(?:(?P<opening>{_any_of('from', 'between')}) {_ARTICLE})"
+_NAMED_SPAN = re.compile(
+    rf"(?<![\w-])(?=\w){_OPENED}?{_span_end(1)}{_JOINED}{_span_end(2)}(?![\w-])"
+)
+_DIGIT = re.compile(r"\d")
+_DIGITS = re.compile(r"\d+")
+_BETWEEN_TIMES = re.compile(_JOINED)
+_OPENING = re.compile(rf"(?<!\w){_OPENED}$")
+
+
 def named_times(query: str, now: int) -> list[tuple[int, int]]:
     """Return the ranges [start, end) in µs UTC that a question names, in order.
 
-    A month without a year, or a day of such a month, gives a range in this year and in each of the
-    `YEARS_BACK` years before, newest first. Other times without a year mean the last such time
-    before `now`. No such range begins after `now`.
+    A month without a year, or a day of such a month, gives several ranges, newest first. They are
+    in this year and in each of the `YEARS_BACK` years before. Other times without a year mean the
+    last such time before `now`. No such range begins after `now`. Two times that a word such as
+    "to" joins give one range, from the start of the first to the end of the second.
 
     Args:
         query: The question. Its first 1,000 characters are read.
         now: The time of the question in microseconds UTC.
     """
-    text = _fold(query[:QUERY_LENGTH])
+    text = " ".join(_fold(query[:QUERY_LENGTH]).split())
     if "hier" in text and language_of(query) == "fr":
         text = _HIER.sub("yesterday", text)  # in German and Dutch it means "here"
     today = (_EPOCH + timedelta(microseconds=now)).date()
     is_written_as_name = _NAME_INSIDE.search(query[:QUERY_LENGTH]) is not None
-    groups: list[tuple[int, list[Days]]] = []
+    groups: list[_Found] = []
+    whole = text
     for pattern, read in _READERS if _DIGIT.search(text) else _READERS_OF_WORDS:
         # A match is blanked for later patterns, so that "7 May 2023" does not also name May.
         for match in list(pattern.finditer(text)):
             if days := read(match, today, is_written_as_name):
-                groups.append((match.start(), days))
+                groups.append(_Found(match.start(), match.end(), days))
                 text = (
                     text[: match.start()]
                     + "\x00" * (match.end() - match.start())
                     + text[match.end() :]
                 )
-    ordered = [days for _, group in sorted(groups, key=itemgetter(0)) for days in group]
+    groups.sort(key=attrgetter("start"))
+    ordered = [days for group in _with_spans(groups, whole) for days in group.days]
     return [(_microseconds(start), _microseconds(end)) for start, end in dict.fromkeys(ordered)]
 
 
@@ -283,6 +336,104 @@ def _span(today: date, kind: str, count: int) -> Days:
     return start, start + timedelta(days=days)
 
 
+def _named_span(match: re.Match[str], today: date, is_name: bool) -> list[Days]:
+    """Return the days from one end to the other, as in "3-9 May" or "from May to July 2025".
+
+    The first end may lack what the second end has: "3" of "3-9 May", the year of "May to July
+    2025". A span without years may be this year's or one of the years before.
+    """
+    if not _is_span(match, is_name):
+        return []
+    last_year = match["year2"]
+    if last_year:
+        return _days_between(match, int(match["year1"] or last_year), int(last_year))
+    if match["year1"]:
+        return []
+    years = range(today.year, today.year - YEARS_BACK - 1, -1)
+    spans = [days for year in years for days in _days_between(match, year, year)]
+    return [days for days in spans if days[0] <= today]
+
+
+def _is_span(match: re.Match[str], is_name: bool) -> bool:
+    """Return True if both ends of the match are times, and are meant as times."""
+    if match["join"] in SPANS["and"] and match["opening"] not in SPANS["between"]:
+        return False
+    months = {match["word1"], match["word2"]} - {None}
+    first_has_day = match["day1"] or match["late1"]
+    if not months:
+        # Years as in "2019 to 2021". Days without a month are no times.
+        return bool(match["year1"] and match["year2"]) and not (first_has_day or match["day2"])
+    if match["word2"] is None and not (first_has_day and match["day2"]):
+        return False  # not as in "May 3 to 9"
+    if match["word1"] is None and not (first_has_day or match["year1"]):
+        return False
+    doubtful = AMBIGUOUS if first_has_day else AMBIGUOUS | NEVER_ALONE
+    return bool(match["opening"] or match["year2"]) or is_name or not months & doubtful
+
+
+def _days_between(match: re.Match[str], first_year: int, last_year: int) -> list[Days]:
+    """Return the days from the first end to the second; none if an end is no day of the calendar.
+
+    Without a year of its own, a first end that comes later in the year lies in the year before:
+    "November to February 2025".
+    """
+    starts = _end_days(match, 1, first_year)
+    ends = _end_days(match, 2, last_year)
+    if not (starts and ends):
+        return []
+    if starts[0][0] >= ends[0][1] and not match["year1"]:
+        starts = _end_days(match, 1, first_year - 1)
+    if not starts or starts[0][0] >= ends[0][1]:
+        return []
+    return [(starts[0][0], ends[0][1])]
+
+
+def _end_days(match: re.Match[str], number: int, year: int) -> list[Days]:
+    """Return the days of one end of a span in this year."""
+    word = match[f"word{number}"]
+    day = _DIGITS.match(match[f"day{number}"] or match[f"late{number}"] or "")
+    if word is None and day is not None:
+        word = match["word1"] or match["word2"]  # of the other end
+    if word is None:
+        return [_month_of(year, 1, 12)]
+    if day is None:
+        return [_month_of(year, MONTHS[word])]
+    return _day_of(year, MONTHS[word], int(day[0]))
+
+
+def _with_spans(groups: Sequence[_Found], text: str) -> list[_Found]:
+    """Return the times with each two that are ends of one span as that span.
+
+    Args:
+        groups: The times in the order of the text.
+        text: The text in which they were found.
+    """
+    joined: list[_Found] = []
+    for group in groups:
+        if joined and (span := _joined(joined[-1], group, text)):
+            joined[-1] = span
+        else:
+            joined.append(group)
+    return joined
+
+
+def _joined(first: _Found, last: _Found, text: str) -> _Found | None:
+    """Return the span between two times; None if they are separate times."""
+    between = _BETWEEN_TIMES.fullmatch(text, first.end, last.start)
+    if between is None or len(first.days) != len(last.days):
+        return None
+    if between["join"] in SPANS["and"]:
+        opening = _OPENING.search(text, max(0, first.start - 20), first.start)
+        if opening is None or opening["opening"] not in SPANS["between"]:
+            return None
+    spans = [
+        (start[0], end[1]) for start, end in zip(first.days, last.days, strict=True) if start < end
+    ]
+    if len(spans) < len(first.days):
+        return None
+    return _Found(first.start, last.end, spans)
+
+
 # The order matters, since a match of one pattern is hidden from later ones.
 _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
     (_YEAR_FIRST, _numbers),
@@ -293,6 +444,7 @@ _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
         _numbers,
     ),
     (re.compile(r"(?<![\w.-])(?P<year>(?:19|20)\d\d)-(?P<number>\d\d)(?![\w-])"), _year_and_month),
+    (_NAMED_SPAN, _named_span),
     (re.compile(rf"(?<!\w){_DAY}{_OF}\s*(?P<word>{_WORD})\b\.?{_TAIL}?"), _day_and_month),
     (
         re.compile(rf"(?<!\w)(?P<word>{_WORD})\.?\s+(?:the\s+)?{_DAY}(?![\d.:,%]*\d|%|\w){_TAIL}?"),
@@ -310,10 +462,9 @@ _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
     (re.compile(rf"(?<![\w-]){_WORD}(?![\w'-])"), _word_alone),
     (re.compile(rf"(?<!\w){_YEAR}"), _year_alone),
 ]
-_DIGIT = re.compile(r"\d")
 # Patterns that can match without a digit, since most questions have none.
 _READERS_OF_WORDS: Final = [
     (pattern, read)
     for pattern, read in _READERS
-    if read in (_relative, _last_one, _counted_back, _word_alone)
+    if read in (_named_span, _relative, _last_one, _counted_back, _word_alone)
 ]

@@ -72,8 +72,8 @@ MOST_SHARED_VARIANTS = 1024
 SPOKEN = ("user", "assistant")
 # Weights of weaker matches: inside a word, of another inflection, or of a related word.
 VARIANT_WEIGHT = 0.5
-# The similarity of this many of the best hits by words is always computed, even if the first pass
-# over the vectors left them out.
+# The number of best hits by words whose similarity is always computed. The first pass over the
+# vectors may have left them out.
 COMPARED = 1000
 # The most texts without a vector, newest first, that a search embeds.
 MOST_NEW_TEXTS = 50

@@ -26,14 +26,15 @@ from ricordo.search.scoring import (
 # The weight of the similarity in a document's score; the words have the rest. A document without a
 # similarity is scored by words alone.
 SIMILARITY_SHARE = 0.42
-# Bonuses for a document whose speaker or time the question names, and for a user's document if the
-# users ask about themselves. For comparison, the best score by words and similarity is 1.
+# Bonuses for a document whose speaker or time the question names. Also for a user's document, if
+# the question is about the user who asks. For comparison, the best score by words and similarity is
+# 1.
 SPEAKER_BONUS = 0.2
 TIME_BONUS = 0.36
 OWN_BONUS = 0.38
 # A turn's similarity gets these shares of its neighbours' similarities: 0.3 from one slot away,
-# 0.15 from two. An answer is about its question, so the turns right before and after a long turn
-# count 0.3 too, although they are more slots away.
+# 0.15 from two. An answer is about its question. So the turns right before and after a long turn
+# also count 0.3, although they are more slots away.
 NEARBY = (0.3, 0.15)
 # The common directions of a partition are computed from a sample of its vectors, of at most
 # MOST_SAMPLE. With fewer vectors than LEAST_SAMPLE there are no common directions.
@@ -41,8 +42,8 @@ LEAST_SAMPLE = 100
 MOST_SAMPLE = 2048
 DIRECTIONS = 3
 _ROUNDS = 8
-# Top-k search: split the scores into groups (their number depends on k, their size is limited), and
-# search only the best of each group.
+# Top-k search: split the scores into groups, and search only the best of each group. The number of
+# groups depends on k, and their size is limited.
 GROUPS = 4
 LARGEST_GROUP = 64
 # Ranks are counted from the lowest score up. Once fewer than one in this many scores is better,

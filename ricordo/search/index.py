@@ -280,8 +280,8 @@ def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
     """Index stored passages in their transaction.
 
-    Passages that are stored together count as parts of one text, so a hit in one also raises the
-    scores of its neighbours.
+    Passages that are stored together count as parts of one text. So a hit in one of them also
+    raises the scores of its neighbours.
 
     Args:
         tx: The transaction.

@@ -282,8 +282,8 @@ async def _embed(
         if error.kind != "llm_bad_request":
             raise
     if not is_usable:
-        # Test the model with a plain text. If it refuses that too, the model was withdrawn or
-        # changed, and the error is raised: the documents are not at fault.
+        # Test the model with a plain text. If the model refuses that text too, it was withdrawn or
+        # changed. Then the error is raised, since the documents are not the cause.
         await embed(embedder, ["words"], clearance, payer)
     if len(documents) == 1:
         number = documents[0][1].document

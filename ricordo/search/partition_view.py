@@ -5,8 +5,8 @@ A short text has one position. A long text has one position for each of its part
 
 Views are cached together with the buffer rows that they contain, so the next search decodes only
 new rows. A user's search gets a view that holds only the documents that this user may see. So
-hidden documents influence no user's scores: neither the rarity of words, nor the mean length of
-texts, nor the neighbours of a turn.
+hidden documents influence no user's scores. They change neither the rarity of words, nor the mean
+length of texts, nor the neighbours of a turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ from ricordo.search import reader, scoring
 from ricordo.search.scoring import Bools, Integers, Posting, Spread
 from ricordo.search.write_buffer import ROLES, BufferRow, fingerprint, unpack
 
-# If a term occurs in at least this share of the documents, as a speaker's name may, its posting is
-# spread once and cached.
+# A speaker's name, for example, may occur in many documents. If a term occurs in at least this
+# share of them, its posting is spread once and cached.
 SPREAD_SHARE = 1 / 16
 LEAST_SPREAD = 4096
 MOST_SPREADS = 4

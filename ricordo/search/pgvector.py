@@ -155,8 +155,8 @@ class BuildPlan:
 
     Attributes:
         min_vectors: The least number of vectors in a group.
-        quiet_seconds: A build starts after this time without new vectors in the group, since with
-            an index each row takes three times as long to write.
+        quiet_seconds: A build starts after this time without new vectors in the group. With an
+            index, each row takes three times as long to write.
         retry_seconds: The time after which a group is checked again.
         memory: The most memory in bytes that a build may take on the database server.
     """

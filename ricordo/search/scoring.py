@@ -3,10 +3,10 @@
 Similarities and the final order are in `fusion.py`. A word in one turn also counts for the turns
 around it, because an answer seldom repeats the words of its question. So a search spreads each hit
 to the neighbouring turns, and the index stores nothing about neighbours. The share of a neighbour
-depends on the distance in words: a short turn answers the turn before it, but a page of text is
-understood alone. To measure distances, documents are laid out in slots of `SLOT_WORDS` words. The
-turns of a session follow each other; a few empty slots separate sessions and surround a long text.
-With this layout, spreading is a sum of shifted arrays.
+depends on the distance in words. A short turn usually answers the turn before it, but a page of
+text is understood alone. To measure distances, documents are laid out in slots of `SLOT_WORDS`
+words. The turns of a session follow each other; a few empty slots separate sessions and surround a
+long text. With this layout, spreading is a sum of shifted arrays.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
-# The `form` of a record: the lowest bit is set if the text ends with a question, the other bits are
-# the number of the part, from 1 on, or 0 for an uncut text. The parts of a text have consecutive
-# positions.
+# The `form` of a record. Its lowest bit is set if the text ends with a question. The other bits are
+# the number of the part, counted from 1, or 0 for an uncut text. The parts of a text have
+# consecutive positions.
 ASKS = 1
 PART_SHIFT = 1
 # A longer pause (microseconds) between two turns begins another session. A turn after it seldom
@@ -32,8 +32,8 @@ NO_CONVERSATION = 0
 # The words in a slot, which is about a short turn. Distances are measured between the middles of
 # two turns.
 SLOT_WORDS = 35
-# The reach of a hit, in slots. A hit counts ten tenths for its turn, and 4, 3, 2, 1 tenths
-# for turns that are one to four slots away.
+# The reach of a hit, in slots. A hit counts fully for its turn. For turns that are one, two, three
+# or four slots away it counts 0.4, 0.3, 0.2 or 0.1. Counts are stored in tenths.
 REACH = 4
 TENTHS = 10
 # The most repeats of a word that raise the score. With this limit, the sums of hits in this module
@@ -44,17 +44,17 @@ SATURATION = 1.2
 LENGTH_SHARE = 0.75
 # The bit that marks a hit in the speaker's name.
 _NAMED = 128
-# If a term has fewer hits than this share of all slots, it is faster to update only the slots
-# around its hits.
+# A term may have fewer hits than this share of all slots. Then it is faster to update only the
+# slots around its hits.
 FEW_HITS = 1 / 256
 # A question is seldom the answer to another question. So the score of a text that ends with a
 # question mark is lowered by this share. For a text of more than QUESTION_WORDS words, the share
 # shrinks in proportion to the length.
 QUESTION_MALUS = 0.17
 QUESTION_WORDS = 20
-# The score of a long text, by words and by similarity, combines the mean of its parts (with this
-# share) and its best part (with the rest). The best part alone would favour long texts, since one
-# of many parts is more likely to be good by chance.
+# The score of a long text is a mixture: this share of the mean of its parts, and the rest of its
+# best part. This holds by words and by similarity. The best part alone would favour long texts,
+# since one of many parts is more likely to be good by chance.
 MEAN_SHARE = 0.5
 # A text's similarity gets shares from this many slots on both sides.
 SIMILARITY_REACH = 2
@@ -92,8 +92,8 @@ class DocumentColumns:
     """A partition's documents by position.
 
     `count` of them are `alive`. `worth` is a factor for a document's score. If any text is in
-    parts, `starts` are the first positions of all texts, and `far` has the neighbours that are far
-    apart. Otherwise both are None.
+    parts, `starts` has the first positions of all texts. `far` has the neighbours that are far
+    apart. If no text is in parts, both are None.
     """
 
     number: Integers

@@ -1,8 +1,8 @@
 """The parts of a long text. Each is indexed and embedded like a separate text of that length.
 
-A short text is one part. A long one is cut into parts of about 150 English words, or 200 tokens, at
-the ends of paragraphs, sentences or words. The cuts depend only on the text, so a part is found
-again by its number in the index.
+A short text is one part. A long text is cut into parts of about 150 English words, or 200 tokens.
+The cuts are at the ends of paragraphs, sentences or words. The cuts depend only on the text, so a
+part is found again by its number in the index.
 """
 
 # The usual number of characters in a part. A text is cut if it is longer than one and a half times

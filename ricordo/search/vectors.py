@@ -443,8 +443,8 @@ def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools 
         allowed_count = int(np.count_nonzero(may[:count]))
     if not allowed_count:
         return np.empty(0, dtype=np.int64)
-    # An odd step, since the speakers of a conversation alternate: an even step could meet only
-    # turns of one speaker, all of which a filter may exclude.
+    # The speakers of a conversation alternate. An even step could therefore meet the turns of one
+    # speaker only, and a filter may exclude them all. So the step is odd.
     sample = distances[:: (count // _SAMPLE) | 1]
     if allowed_count > PROMISING:
         share = PROMISING / count
@@ -556,8 +556,8 @@ def add_vectors(
         size: The number of dimensions.
 
     Returns:
-        True if these vectors have now replaced those of the same model: the batch's model has the
-            suffix `NEW`, and no position is left. Otherwise False.
+        True if these vectors have now replaced the old ones. That is so if the batch's model has
+            the suffix `NEW`, and no position is left. Otherwise False.
 
     Raises:
         Conflict: another process stored them meanwhile, or the model's vectors have a new size.

@@ -1,7 +1,7 @@
 """The terms of a text. They are the same in the index, in queries and on both databases.
 
-Words are folded to one spelling and stemmed. A term depends only on its word, since a query of one
-word must give the same term as a long text. Scripts without spaces give overlapping pairs of
+Words are folded to one spelling and stemmed. A term depends only on its word, so that a query of
+one word gives the same term as a long text. Scripts without spaces give overlapping pairs of
 characters. A compound gives its parts, and the whole without joiners: `foo_bar`, `foo-bar` and
 `fooBar` give foo, bar and foobar; `user@example.com` gives user, example, com and userexamplecom;
 `GPT-4` gives gpt, 4 and gpt4. `don't` is dont, `Caroline's` caroline, `l'eau` eau. A number keeps

@@ -27,7 +27,7 @@ from ricordo.storage.schema.core_tables import messages, passages, search_buffer
 
 log = logging.getLogger(__name__)
 FLUSH = "search.flush"
-# With this number of rows in the buffer, a search takes about a millisecond longer, so a flush is
+# With this number of rows in the buffer, a search takes about a millisecond longer. So a flush is
 # due at once. A shorter buffer is flushed soon after its first row, because only flushed documents
 # get stored vectors.
 LONG_BUFFER = 256
@@ -179,8 +179,8 @@ def put(
 def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: int) -> None:
     """If a flush of the owner's buffer is due, add a job for it.
 
-    A long buffer is flushed at once. A short buffer is flushed soon if this process adds few jobs,
-    otherwise later, since one flush of many rows costs less than many small ones.
+    A long buffer is flushed at once. A short buffer is flushed soon if this process adds few jobs.
+    Otherwise it is flushed later, since one flush of many rows costs less than many small ones.
 
     Args:
         tx: The transaction that wrote the rows.

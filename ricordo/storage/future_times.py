@@ -1,8 +1,8 @@
 """Repair of timestamps in the future, from a clock that jumped ahead and was set back.
 
-Timestamps in the future are set to now. Future times would block others: a lease or a heartbeat
-would seem valid for years, a job would never be due, and a conversation never idle. Times that a
-user chose, such as those of passages and schedules, stay.
+Timestamps in the future are set to now. Otherwise they would block other work: a lease or a
+heartbeat would seem valid for years. A job would not be due for years, and a conversation not idle.
+Times that a user chose, such as those of passages and schedules, stay.
 """
 
 import logging

@@ -232,8 +232,9 @@ def block_at(
     Args:
         tx: The transaction.
         chain_id: The chain.
-        label: The block's current label, or the last one that it had. If the last block with this
-            label was created later, the block that had the label at the version is meant.
+        label: The block's current label, or the last one that it had. The last block with this
+            label may have been created after the version. Then the block that had the label at the
+            version is meant.
         version: A version of the chain, perhaps of another block. Versions of the same commit that
             follow it count too.
     """

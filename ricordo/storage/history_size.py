@@ -1,8 +1,8 @@
 """The size of a chain's history: a sum in the chain's row, updated by every write, and its limit.
 
-The size counts versions with their reasons, texts as they are stored, objects that came by git,
-proposals with their descriptions and reasons, and logged settings. Code that stores one of them
-adds its size in the same transaction.
+The size counts versions with their reasons, texts as they are stored, and objects that came by git.
+It also counts proposals with their descriptions and reasons, and logged settings. Code that stores
+one of these things adds its size in the same transaction.
 """
 
 from collections.abc import Mapping, Sequence

@@ -53,8 +53,8 @@ class ApiKey:
         hash: The keyed hash of the key.
         hint: The beginning of the key.
         user_id: The user of the key; None for a service.
-        created_by: The id of the caller who created it; for a token or an access key, the id of the
-            key with which it ends.
+        created_by: The id of the caller who created it. For a token or an access key it is the id
+            of another key. The token or access key ends when that key ends.
         scopes: The scopes of the key; if there are none, those of its role apply. A token also has
             "<id of an agent>:<access>" here.
     """

@@ -557,8 +557,9 @@ def count_decidable(tx: Transaction, scope: Scope) -> int:
 
     Args:
         tx: The transaction.
-        scope: The caller. One who may not decide for everybody decides about the memory of the user
-            whom the key is for; with access to all data, also about the memory of agents.
+        scope: The caller. A caller who may not decide for everybody can decide about the memory of
+            the key's user. With access to all data, the caller can also decide about the memory of
+            agents.
     """
     if scope.decides_for_everybody:
         return count_waiting(tx, scope)

@@ -362,7 +362,7 @@ def change(tx: Transaction, scope: Scope, user_id: str, edit: Callable[[User], U
         tx: The transaction.
         scope: The caller, who must see the whole organization.
         user_id: The user's id.
-        edit: Returns the changed user. It gets the user as stored when the lock is taken, so that
+        edit: Returns the changed user. It gets the user as it is stored when the lock is taken. So
             a change of one field keeps another request's change of a different field.
 
     Raises:

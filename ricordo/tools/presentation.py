@@ -1,11 +1,14 @@
 """Presentation of tools to models, and parsing of their calls. Pure.
 
-An agent's style may add arguments to every tool: `thinking`, for models that can only think in
-their output, and `request_heartbeat`, with which a model asks for another step. Tools that edit
-memory also get `quote`, if a block may only change on the user's explicit words, and `reasoning`,
-if the agent sees a user's memory. Tools of agents in voice conversations get `pre_exec_msg`, a
-sentence that is spoken while they run. The tools themselves never get these arguments. If a tool
-already has a property of that name, nothing is added.
+The model sees some arguments that the tools themselves never get:
+
+- `thinking`, by the agent's style: for models that can only think in their output.
+- `request_heartbeat`, by the agent's style: with it a model asks for another step.
+- `quote`, in tools that edit memory: if a block may only change on the user's explicit words.
+- `reasoning`, in tools that edit memory: if the agent sees a user's memory.
+- `pre_exec_msg`, in voice conversations: a sentence that is spoken while the tool runs.
+
+If a tool already has a property of that name, nothing is added.
 """
 
 import re

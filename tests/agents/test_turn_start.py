@@ -1,7 +1,7 @@
 """The beginning of a turn.
 
-The tests cover the lease, repeated messages, the rows stored before the model call, and the times
-when the prompt is rendered again.
+The tests cover the lease, repeated messages, and the rows that are stored before the model is
+called. They also check when the prompt is rendered again.
 """
 
 import asyncio

@@ -73,6 +73,21 @@ def test_the_key_opens_every_route(locked: ServerInThread, locked_http: httpx2.C
             client.with_options(api_key="wrong").agents.list()
 
 
+def test_a_program_with_a_key_may_write_although_it_sends_an_old_cookie(
+    locked: ServerInThread, locked_http: httpx2.Client
+) -> None:
+    headers = {"authorization": f"Bearer {KEY}", "cookie": "ricordo_session=old"}
+    assert (
+        locked_http.post("/v1/agents/", json={"model": MODEL}, headers=headers).status_code == 200
+    )
+    # A wrong key is not replaced by a cookie.
+    with locked.http(headers={"authorization": f"Bearer {KEY}"}) as http:
+        http.cookies.set("ricordo_session", KEY)
+        assert http.get("/v1/agents/").status_code == 200
+        wrong = {"authorization": "Bearer wrong"}
+        assert http.get("/v1/agents/", headers=wrong).status_code == 401
+
+
 def test_health_needs_no_key(locked_http: httpx2.Client) -> None:
     for path in ("/v1/health", "/v1/health/"):
         assert locked_http.get(path).json()["status"] == "ok"

@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from ricordo.api.authentication import RequestLimits
+from ricordo.api.guard import COOKIE
 from ricordo.domain.scope import Limits
 from ricordo.settings import Settings
 from tests.seams.http import ok, refused
@@ -77,6 +78,10 @@ def test_a_key_over_its_limit_is_told_when_to_retry(
     assert "was used too often" in refused(answer, 429)
     assert 1 <= int(answer.headers["retry-after"]) <= 20
     assert statuses(people, key, 5, "/v1/health/") == [200] * 5
+    with people.server.http() as browser:
+        browser.cookies.set(COOKIE, key)
+        assert 429 not in [browser.get("/").status_code for _ in range(5)]
+        assert browser.get("/v1/agents/").status_code == 429
     assert statuses(people, other, 1) == [200]
     assert statuses(people, OPERATOR, 5) == [200] * 5
 

@@ -124,8 +124,8 @@ class Watch:
     def _read(self) -> dict[str, int]:
         """Return a hash of the rows of each table.
 
-        It leaves out data that changes in the background: jobs, the search index, the audit log,
-        and the time at which a key was last used.
+        Data that changes in the background is left out: jobs, the search index, the audit log, and
+        the time at which a key was last used.
         """
         names = [
             row[0]
@@ -670,8 +670,8 @@ def test_a_users_data_is_refused_to_other_users_whatever_their_scopes(
             continue
         assert (answer.status_code in REFUSED) == is_hers, (cell, answer.text)
         assert answer.status_code != 422, (cell, answer.text)
-    # The calls above must not have changed Ada's data. In the short form, a caller that names her
-    # by id calls no shared route, so this costly check is skipped.
+    # The calls above must not have changed Ada's data. This check is costly. In the short form it
+    # is skipped for callers that name her by id, since they call no shared route.
     if is_whole or not names_by_id:
         assert her_view(world, cells, world.shared | world.own) == view
 
@@ -679,9 +679,9 @@ def test_a_users_data_is_refused_to_other_users_whatever_their_scopes(
 def asked_once(shared: list[Cell], kind: str) -> list[Cell]:
     """Return the shared routes that this caller calls in the short form.
 
-    Each route is called by one caller: by another user if a user's key can have its scopes, or else
-    by a developer. The services call none, since they get the same responses as those two. In the
-    long form every caller calls every route.
+    Each route is called by one caller. This is another user if a user's key can have the route's
+    scopes, or else a developer. The services call none, since they get the same responses as those
+    two. In the long form every caller calls every route.
     """
     by_a_user = {
         cell
@@ -715,8 +715,8 @@ def test_a_first_write_to_another_users_memory_creates_nothing(world: World, wat
 
 SAID = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
 HER_CONVERSATION = {"conversation_id": "{conversation_id}"}
-# Requests by Bea that name Ada or her objects in the body, the query, or the rest of a path that
-# begins with something that Bea may use.
+# Requests by Bea that name Ada or her objects. The name is in the body, in the query, or at the end
+# of a path that begins with something that Bea may use.
 NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "block_ids": ["{block_id}"]}}),
     ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "user_id": "ada"}}),

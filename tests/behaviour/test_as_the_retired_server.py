@@ -1,6 +1,6 @@
 """Clients rely on these answers of the retired Letta V1 server 0.16.8.
 
-Some differ from its documentation.
+Some of the answers differ from that server's documentation.
 
 Other tests check the order of lists (tests/api/test_messages.py), repeated approvals
 (test_approvals.py) and callbacks (tests/api/test_streams.py).

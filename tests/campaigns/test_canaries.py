@@ -121,8 +121,8 @@ class Campaign:
         last = next(
             (message.text for message in reversed(request.messages) if message.role == "user"), ""
         )
-        # The user of the turn is in the model request, since a user may repeat a request that was
-        # first sent without a user.
+        # A user may repeat a request that was first sent without a user. So the turn's user is read
+        # from the model request.
         asker = self.ids.get(request.user_id or "", "nobody")
         if found and asker not in (*found, ADMINISTRATOR):
             self.leaks.append(f"the prompt of {asker}'s turn holds words of {found}")

@@ -1,8 +1,8 @@
 """The main memory of a server that runs for long stays bounded.
 
-Data of agents, users and conversations that are not in use does not stay in it. The test takes
-turns of all kinds: blocking and streamed, with edits of memory and searches, of several users, and
-of agents that are deleted afterwards.
+Data of agents, users and conversations that are not in use does not stay in memory. The test takes
+turns of all kinds. They are blocking or streamed, and some edit memory or search. Several users
+talk, and some agents are deleted afterwards.
 """
 
 import asyncio

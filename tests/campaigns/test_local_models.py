@@ -2,8 +2,8 @@
 
 The servers have strict templates, unclear errors, refused fields, clipped counts, calls written as
 text, and failures. Each case is a model with faults of one to three families and an agent that
-talks with it. The agent's next message must be answered once a passing failure is over, and no
-answer may be the text of a call.
+talks with it. After a passing failure is over, the next message must be answered. No answer may be
+the text of a call.
 """
 
 import random

@@ -2,9 +2,9 @@
 
 No edit is lost, and only edits of the same line collide. Each writer has a line in each shared
 block, with an empty line between any two, so these edits never collide. In one more block all
-writers count up one number, so any two concurrent edits collide. Writers act as an owner who edits
-the version that she read, as an agent in a step, and as an agent whose proposals are approved.
-Afterwards the audit reads every version.
+writers count up one number, so any two concurrent edits collide. There are three kinds of writers:
+an owner who edits the version that she read, an agent in a step, and an agent whose proposals are
+approved. Afterwards the audit reads every version.
 """
 
 import asyncio

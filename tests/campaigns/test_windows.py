@@ -1,10 +1,10 @@
 """The window campaign: turns of random sizes with models of 4,000 to 200,000 tokens.
 
 The providers count tokens differently from our estimate. No turn ends because a request exceeded a
-window, no pair of call and result is split, each message is in the window or in exactly one
-summary, and recall finds them all. `await run_campaign(folder, turns=10_000)` returns what was
+window. No pair of call and result is split. Each message is in the window or in exactly one
+summary, and recall finds all messages. `await run_campaign(folder, turns=10_000)` returns what was
 done, or raises AssertionError with the seed and the errors. Each model counts tokens in its way,
-refuses requests that are too long, and checks the rest.
+refuses requests that are too long, and checks the other requests.
 """
 
 import base64

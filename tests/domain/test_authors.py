@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ricordo.domain.authors import author_of, plain_signature, signature
 from ricordo.domain.scope import Actor, ActorKind, User, background_scope
 
-# The author as git accepts it: a name without the characters that git removes, and an address
-# without brackets, each on one line.
+# Matches an author that git accepts. The name has no characters that git removes, and the address
+# has no brackets. Neither has a line break.
 _WRITTEN = re.compile(r"([^<>\n\0]+) <([^<>\n\0]*@ricordo)>")
 odd_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(
     [

@@ -161,8 +161,8 @@ async def test_messages_are_sent_in_the_roles_that_a_template_accepts(
     bodies, statuses = itertools.cycle(BODIES), itertools.cycle((400, 422, 500))
     for place, words in enumerate(TEMPLATE_WORDS):
         status = next(statuses)
-        # Each template is tested with its own error text and with some of the other error texts,
-        # which differ from one template to the next.
+        # Each template is tested with its error text, and with some of the other templates' error
+        # texts. Every template gets a different choice of them.
         if place and place % share != ROLES.index(template) % share:
             continue
         model, serving = room.open(

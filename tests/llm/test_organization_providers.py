@@ -315,7 +315,7 @@ async def test_the_built_models_of_a_provider_are_bounded(
     server: ModelServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Their names come from clients.
+    # Clients choose the names of models, so without a limit they could fill the memory.
     monkeypatch.setattr(organization_providers, "MOST_BUILT", 2)
     desk.put(server)
     models = await owned.of("org-a")

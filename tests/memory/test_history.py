@@ -1,7 +1,7 @@
 """The history of a block's text.
 
-After any sequence of changes, the history, its blame and its diffs equal those of a plain model,
-and the ids equal git's.
+After any sequence of changes, the history, its blame and its diffs equal those of a plain model.
+The ids equal those that git computes.
 """
 
 import itertools
@@ -68,8 +68,8 @@ class Waiting:
 class Model:
     """A plain model of memory.
 
-    It holds the tree after each version, the proposals that wait, those that would wait again if
-    their block were restored, and the authors and labels of rejected ones.
+    It holds the tree after each version, and the proposals that wait. It also holds the proposals
+    that would wait again if their block were restored, and the authors and labels of rejected ones.
     """
 
     tree: dict[str, str] = field(default_factory=dict)

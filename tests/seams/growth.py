@@ -35,8 +35,8 @@ def is_linear(
     """Return whether work on `factor` times the size takes at most `most` times as long.
 
     If the work on the larger size takes less than `nothing` seconds, the times are not compared.
-    The measurement is repeated, because a busy machine spoils single ones. One good pair is enough:
-    it is very unlikely that the short run is disturbed three times in a row while the long one is
+    The measurement is repeated, because a busy machine spoils single ones. One good pair is enough.
+    It is very unlikely that the short run is disturbed three times in a row, and the long run is
     not.
     """
     limit = most or factor * MOST // FACTOR

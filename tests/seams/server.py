@@ -114,9 +114,9 @@ class Gate:
         self._server.loop.call_soon_threadsafe(self._opened.set)
 
 
-# All causes for which a server may answer with a status from 500 on: the status, the beginning of
-# the response, and the reason why it is not a bug of the server. Any other such response fails the
-# test, at the latest when its server stops.
+# All responses with a status from 500 on that a server may give. Each row has the status, the
+# beginning of the response, and the reason why it is not a bug of the server. Any other such
+# response fails the test, at the latest when its server stops.
 CAUSES: tuple[tuple[int, str, str], ...] = (
     (504, '{"error":{"type":"llm_timeout"', "the model's provider took too long"),
     (500, '{"error":{"type":"llm_empty_response"', "the model answered nothing, several times"),

@@ -54,9 +54,8 @@ _ANY_KEY = re.compile(r"SELECT api_keys\.seq\s+FROM api_keys")
 class Counted:
     """The statements since the count began, and the number of transactions with statements.
 
-    The audit log's statements are counted separately. Two checks are not counted, because they run
-    at random times: a worker's check for jobs, and the server's check each second whether it needs
-    a key.
+    The audit log's statements are counted separately. Two checks run at random times and are not
+    counted: a worker looks for jobs, and each second the server looks whether it needs a key.
     """
 
     statements: list[str] = field(default_factory=list)

@@ -73,18 +73,33 @@ RELATIVE = """
 2026-09-01..2026-09-30 = a couple of months ago
 2025-09-01..2025-09-30 = 14 months ago
 """
+SPANS = """
+2025-05-01..2025-07-31 = from May to July 2025 | May-July 2025 | May – July 2025 | between May and July 2025
+2025-05-01..2025-07-31 = von Mai bis Juli 2025 | de mai à juillet 2025 | de mayo a julio de 2025 | da maggio a luglio 2025
+2025-05-01..2025-07-31 = de maio a julho de 2025 | van mei tot juli 2025 | с мая по июль 2025
+2024-05-03..2024-05-09 = 3-9 May 2024 | May 3-9, 2024 | from the 3rd to the 9th of May 2024 | 2024-05-03 to 2024-05-09
+2024-05-03..2024-05-09 = vom 3. bis zum 9. Mai 2024 | du 3 au 9 mai 2024 | del 3 al 9 de mayo de 2024 | dal 3 al 9 maggio 2024
+2024-05-03..2024-05-09 = van 3 tot en met 9 mei 2024 | с 3 по 9 мая 2024 | zwischen dem 3. und dem 9. Mai 2024
+2024-05-03..2024-05-09 = entre le 3 et le 9 mai 2024 | tra il 3 e il 9 maggio 2024 | между 3 и 9 мая 2024
+2024-05-03..2025-06-30 = 3 May 2024 to June 2025 | What happened between 3 May 2024 and June 2025?
+2024-11-01..2025-02-28 = November to February 2025
+2019-01-01..2021-12-31 = 2019-2021 | from 2019 to 2021 | between 2019 and 2021
+2026-11-16..2026-11-18 = from Monday to Wednesday
+2026-11-09..2026-11-17 = last week to yesterday
+"""
 NO_TIMES = (
     "| What did Caroline say? | May I come in? | I may march 7 miles | this may be it | they "
     "march on | may 7 people come | I ran 2022 steps | in 2022 steps | for 2000 people | march "
     "2000 miles | room 2022 | the 1990s | in the 1990s | GPT-4 | 3.14 | version 1.2.2023.4 | "
     "2023-13-45 | 31.2.2023 | 99999 years ago | 99999999999 days ago | in 20225 | Is he on Mars? "
     "| a letter of Marco | every Friday | jeden Montag | on Fridays | Wer ist hier? | the fall of "
-    "Rome | in sept | marching | Augustine | an hour ago | call 2023-05-07-11"
+    "Rome | 3-9 may help | room 12-14 march | call 555-2019-2021 | from 3 to 9 | "
+    "in sept | marching | Augustine | an hour ago | call 2023-05-07-11"
 )
 
 
 def test_times_are_recognized_in_many_forms_and_languages():
-    for query, span in [*cases(ABSOLUTE), *cases(RELATIVE)]:
+    for query, span in [*cases(ABSOLUTE), *cases(RELATIVE), *cases(SPANS)]:
         assert named(query) == [span], query
 
 
@@ -96,14 +111,21 @@ def test_some_questions_name_several_times() -> None:
         "5/13/2023": day("2023-05-13"),
         "5/5/2023": day("2023-05-05"),
         "Between March 2022 and 3 July 2023, or in 2019?": [
-            "2022-03-01..2022-03-31",
-            *day("2023-07-03"),
+            "2022-03-01..2023-07-03",
             "2019-01-01..2019-12-31",
         ],
         "in December": [f"{year}-12-01..{year}-12-31" for year in years if year < 2026],
         "on June 7": [f"{year}-06-07..{year}-06-07" for year in years],
         "Tell me about May 7": [f"{year}-05-07..{year}-05-07" for year in years],
         "on 29 February": day("2024-02-29"),
+        "What did we do from May to July?": [f"{year}-05-01..{year}-07-31" for year in years],
+        "between November and February": [
+            f"{year - 1}-11-01..{year}-02-{29 if year == 2024 else 28}" for year in years
+        ],
+        "from 5/7/2023 to 9/7/2023": ["2023-07-05..2023-07-09", "2023-05-07..2023-09-07"],
+        "on Monday and Tuesday": day("2026-11-16") + day("2026-11-17"),
+        "Monday to Friday": day("2026-11-16") + day("2026-11-13"),
+        "from 30 February to 3 March 2024": day("2024-03-03"),
     }.items():
         assert named(query) == found, query
     for (
@@ -123,7 +145,10 @@ def test_text_that_only_looks_like_a_time_names_none():
     st.text()
     | st.text("0123456789./- ", max_size=60)
     | st.lists(
-        st.sampled_from("in may last 7 2023 2000 days ago on the of monday vor hier est le".split())
+        st.sampled_from(
+            "in may last 7 2023 2000 days ago on the of monday vor hier est le from to - and 3 july "
+            "between".split()
+        )
     ).map(" ".join),
     st.integers(0, micros(2090, 1, 1)),
 )
@@ -138,7 +163,7 @@ def test_every_time_range_ends_after_its_start(query, now):
 def test_the_tables_are_spelled_as_questions_are_folded():
     tables = (
         *(dates.MONTHS, dates.WEEKDAYS, dates.SEASONS, dates.NUMBERS),
-        *(dates.PREPOSITIONS, dates.THINGS, dates.EVERY),
+        *(dates.PREPOSITIONS, dates.THINGS, dates.EVERY, *dates.SPANS.values()),
     )
     assert {word for table in tables for word in table if dates._fold(word) != word} == set()
     assert (

@@ -1,7 +1,8 @@
 """Databases of every schema that can be upgraded keep their rows, and become like a new one.
 
-`tests/fixtures/schema-N.sql.gz` was made over HTTP by the last Ricordo that had schema N: an agent
-with a talk, a passage and blocks, a user with two versions of a block and a proposal, and a tool.
+`tests/fixtures/schema-N.sql.gz` was made over HTTP by the last Ricordo that had schema N. It holds
+an agent with a talk, a passage and blocks. It also holds a user with two versions of a block and a
+proposal, and a tool.
 """
 
 import gzip

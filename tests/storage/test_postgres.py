@@ -408,8 +408,8 @@ async def test_a_deadlock_is_resolved_and_both_units_complete(
             is_first_try = order[0] not in tries
             tries.append(order[0])
             if not is_first_try:
-                # Without the wait this unit could take its first row before the survivor wakes
-                # up, again and again on a busy machine.
+                # Without the wait this unit could take its first row before the survivor wakes up.
+                # On a busy machine that could happen again and again.
                 assert is_one_done.wait(LIMIT)
             for place, block in enumerate(order):
                 now = blocks.get(tx, Scope(), block.id)

@@ -1,8 +1,8 @@
 """The crash campaign: servers are killed at random points of turns and jobs while clients talk.
 
 No acknowledged change may be lost. On SQLite there is one server. On PostgreSQL several servers
-share the database. At the end one of them is frozen in the middle of a turn for longer than its
-lease, and resumes after another server has closed that turn. Without kills the campaign is a load
+share the database. At the end one of them is frozen in the middle of a turn, for longer than its
+lease. It resumes after another server has closed that turn. Without kills the campaign is a load
 test in which "busy" is the only refusal. `await run_campaign(folder, Size(kills=300))` returns what
 was done, or raises AssertionError with the seed and the errors. On the command line: `python -m
 tests.support.crash --kills 300`, `--servers 2 --kills 25 --turns 2000 --every 4`, `--clients 50
@@ -72,7 +72,7 @@ class Size:
 
     It lasts until the numbers of turns and kills are reached, with a kill about every `every`
     seconds. On PostgreSQL a killed server's work is free once its lease has expired. With
-    `hurries`, all leases at a kill are cut to a second, and the jobs of the killed server are free
+    `hurries`, all leases are cut to a second at a kill, and the jobs of the killed server are free
     at once.
     """
 
@@ -302,8 +302,8 @@ class _Campaign:
                 self.settling[one.token] = settling
                 if self.is_alone:
                     await settling
-                # If several agents talk, this client continues with another agent, since this one
-                # may have to wait for a dead server's lease.
+                # If several agents talk, this client continues with another agent. This agent may
+                # have to wait for a dead server's lease.
 
     async def _settle(self, one: Said, plan: str) -> None:
         """Send until the turn ends; for that a lease may have to expire."""

@@ -1,7 +1,7 @@
 """Processes of doltlite that start a hundred times as fast: forks of one that has loaded it.
 
 `python -I dolt_children.py <child.py> <descriptor of a socket>` is that process. It gets the path
-of a file, with the descriptor at which the fork is to answer, and returns the fork's id. It ends
+of a file, and the descriptor at which the fork has to answer. It returns the fork's id. It ends
 when the socket is closed.
 """
 

@@ -1,9 +1,9 @@
 """The model server of the fault campaign.
 
-It follows the plan in each message, checks every request, and fails when it is told to. A message
-is for example `say-12 insert+search/archive`: in the first step call two tools, in the second one,
-then say "Done say-12.". It speaks OpenAI's chat completions and Anthropic's messages, and counts
-the tokens of requests.
+It follows the plan in each message, checks every request, and fails when it is told to. An example
+of a message is `say-12 insert+search/archive`. It means: in the first step call two tools, in the
+second step one tool, then say "Done say-12.". It speaks OpenAI's chat completions and Anthropic's
+messages, and counts the tokens of requests.
 """
 
 import gzip

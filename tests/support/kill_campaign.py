@@ -37,8 +37,8 @@ class KillCampaign:
     # the end.
     pause: ClassVar[tuple[float, float]] = (0.02, 0.3)
     rest: ClassVar[tuple[str, ...]] = (BEGUN_RUNS,)
-    # If True, the time for an answer begins at the last kill, since on a busy machine no turn may
-    # finish between two kills.
+    # If True, the time for an answer begins at the last kill. On a busy machine perhaps no turn
+    # finishes between two kills.
     is_patient: ClassVar[bool] = False
 
     servers: list[CrashServer]

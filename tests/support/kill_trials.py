@@ -3,8 +3,8 @@
 Each trial is one process that is killed by SIGKILL in a write. The next process opens the database,
 checks everything that was acknowledged to this agent, lets it answer, and is then killed too. On
 PostgreSQL the next process is already open as a second server, and talks with another agent
-meanwhile. Processes are forks of one that has imported everything: `run_trials` is called in a
-process without threads, such as a fork of the tests' helper.
+meanwhile. All processes are forks of one process that has imported everything. So `run_trials` must
+be called in a process without threads, such as a fork of the tests' helper.
 """
 
 import asyncio

@@ -38,8 +38,8 @@ from tests.seams.stage import Hooks, Stage, call, text_of
 from tests.seams.stores import START, ManualClock
 from tests.support.faults_world import Life
 
-# Seconds between the clocks of two processes: messages are listed by time, and each check moves a
-# clock by a lease.
+# Seconds between the clocks of two processes. A later process must have later times, since messages
+# are listed by time. Each check moves the clock of its process by the length of a lease.
 _BETWEEN = 10_000
 _LEASE = 31
 _GONE = "gone"

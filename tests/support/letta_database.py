@@ -354,8 +354,8 @@ def _put_shared(letta: LettaDatabase, passages: int) -> None:
 def _said(letta: LettaDatabase, number: int) -> list[str]:
     """Insert a turn in the format of heartbeat agents.
 
-    Texts are JSON. A thought has two calls. Their results follow the calls, but have an earlier
-    time.
+    Texts are JSON. The agent thinks, and makes two calls. The results are inserted after the calls,
+    but have an earlier time.
     """
     words = f'{{"type": "user_message", "message": "Question {number} about tea.", "time": "now"}}'
     begin, call, more = 10 + number * 10, f"call-{number}-a", f"call-{number}-b"

@@ -1,9 +1,9 @@
 """A checker of histories of one block, after Wing and Gong, with the cache of Porcupine.
 
-A history is linearizable if its operations can be put into one order, in which each takes effect
-between its call and its answer, and each answer is what the block gives at that point. The block
-here is a tuple of lines. See Wing and Gong, "Testing and verifying concurrent objects" (1993), and
-https://github.com/anishathalye/porcupine.
+A history is linearizable if its operations can be put into one order with two properties. Each
+operation takes effect between its call and its answer. Each answer is what the block gives at that
+point of the order. The block here is a tuple of lines. See Wing and Gong, "Testing and verifying
+concurrent objects" (1993), and https://github.com/anishathalye/porcupine.
 """
 
 from collections.abc import Mapping, Sequence

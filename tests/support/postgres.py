@@ -1,10 +1,10 @@
 """A private PostgreSQL for the tests, with pgvector, from the wheel that contains it.
 
-It is started at its first use, and removed after the run. Most tests share one database that is
-emptied after each test: that takes a twentieth of the time of a new one on a busy disk. Their
-stores share its connections too, since a new connection has to read the descriptions of all tables
-again. Each worker has a separate server, which starts in a second and needs no coordination.
-`RICORDO_TEST_POSTGRES` may name the bin folder of another PostgreSQL.
+It is started at its first use, and removed after the run. Most tests share one database, which is
+emptied after each test. On a busy disk that takes a twentieth of the time of a new database. The
+stores of these tests share its connections too. A new connection would have to read the
+descriptions of all tables again. Each worker has a separate server, which starts in a second and
+needs no coordination. `RICORDO_TEST_POSTGRES` may name the bin folder of another PostgreSQL.
 """
 
 import atexit

@@ -1,11 +1,11 @@
 """`ricordo` without its second of imports, for tests of commands.
 
 `python -S ready.py <socket> arguments…` behaves like the command. It passes its arguments, its
-folder, its environment and its three streams to a helper, a fork of the tests that has imported
-everything. The helper forks a process that runs the real command, with its real exit code. Signals
-to the first process are passed on. `Helper.run` does the same without a process in between. `-c`
-and a program run like `python -c`, for programs in the docs. Tests of the start of a process do not
-use this module.
+folder, its environment and its three streams to a helper. The helper is a fork of the tests that
+has imported everything. The helper forks a process that runs the real command, with its real exit
+code. Signals to the first process are passed on. `Helper.run` does the same without a process in
+between. `-c` and a program run like `python -c`, for programs in the docs. Tests of the start of a
+process do not use this module.
 """
 
 import json

@@ -1,8 +1,9 @@
 """Inputs on which a regular expression runs longest, made from its parts.
 
 A pattern is slow if a repetition matches a long text, then fails, and is tried again at the next
-position. So each repetition gets text that it matches, once, twice and many times, after the text
-that must come before it, and with an end that matches nothing.
+position. So an input for a repetition has three parts. The first is text that must come before the
+repetition. The second is text that it matches: once, twice or many times. The third is an end that
+matches nothing.
 """
 
 import re

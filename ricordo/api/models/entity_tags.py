@@ -62,8 +62,8 @@ def require_match(
 
     Args:
         block: The stored block; None if it does not exist.
-        if_match: The header of the request: tags or version ids, of which the block must have one,
-            or "*" for any existing block; None without the header.
+        if_match: The header of the request, or None without it. It lists tags or version ids, and
+            the block must have one of them. "*" matches any existing block.
         if_none_match: The header of the request: tags that the block may not have, or "*" to refuse
             any existing block; None without the header.
 

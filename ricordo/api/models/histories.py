@@ -77,7 +77,8 @@ def first_new(are_of_client: Sequence[bool]) -> int:
 def _faulty_fields(error: ValidationError) -> dict[int, frozenset[str]]:
     """Return the names in the path of each fault, by the index of the message.
 
-    A fault of the whole list has the index of no message, so it counts as a fault of a new one.
+    A fault of the whole list belongs to no message. It gets an index after all messages, so it
+    counts as a fault of a new message.
     """
     faults: dict[int, frozenset[str]] = {}
     for fault in error.errors(include_url=False, include_input=False, include_context=False):

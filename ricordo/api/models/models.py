@@ -20,8 +20,8 @@ from ricordo.llm.provider_table import CLAUDES
 
 # The retired Letta V1 server has this setting only in `llm_config`.
 _THINKS = "put_inner_thoughts_in_kwargs"
-# Three constants: settings with the same name in `llm_config`, settings that are passed to the
-# provider, and the temperature that `llm_config` shows if none is set.
+# In this order: settings that have the same name in `llm_config`, settings that are passed on to
+# the provider, and the temperature that `llm_config` shows if none is set.
 _SAME = ("reasoning_effort", "parallel_tool_calls", "response_format")
 _PASSED_ON = ("strict", "verbosity", "frequency_penalty")
 _SHOWN_TEMPERATURE = 1.0

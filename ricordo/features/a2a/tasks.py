@@ -88,8 +88,8 @@ async def turn_of(
     Args:
         context: The caller's context.
         agent_id: The agent.
-        message: The message. With a task's id it answers that task; otherwise its context's id
-            names the conversation, or a new conversation is opened for it.
+        message: The message. With a task's id it answers that task. Otherwise its context's id
+            names the conversation. Without both, a new conversation is opened for it.
         streams: The client reads a stream, so the provider is asked to stream tokens.
 
     Raises:

@@ -31,8 +31,8 @@ from ricordo.storage.engine.store import Transaction
 
 KIND = "groups.message"
 PURPOSE = "message"  # of the run, in the ledger
-# All attempts together take longer than the longest wait for an approval, since the last attempts
-# are ten minutes apart.
+# The last attempts are ten minutes apart. So all attempts together take longer than the longest
+# wait for an approval.
 _ATTEMPTS = 160
 _PATIENCE = 20.0  # seconds that a job waits for its turn
 _LOOK_AGAIN = 30 * SECOND

@@ -18,8 +18,8 @@ class Group:
     """A group of agents.
 
     `agent_ids` are its members without the manager, in the order in which they were named.
-    `max_turns` and `termination_token` end a talk; `sleeptime_agent_frequency` counts turns of the
-    manager, and the two lengths of the buffer count messages.
+    `max_turns` and `termination_token` end a talk. `sleeptime_agent_frequency` counts turns of the
+    manager. The two lengths of the buffer count messages.
     """
 
     id: str

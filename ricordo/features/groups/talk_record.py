@@ -46,8 +46,8 @@ class TalkRecord:
     """The metadata of a talk's run.
 
     `turns` are the turns of this run, `before` the turns of earlier runs, and `asked` the members
-    that a supervisor asked. After an approval, the resumed run names the earlier runs in `talks`,
-    each with its number of turns at the start.
+    that a supervisor asked. After an approval a new run resumes the talk. Its `talks` name the
+    earlier runs, each with the number of turns before it.
     """
 
     plan: TalkPlan

@@ -55,8 +55,8 @@ async def send_message_to_all_agents_in_group(context: ToolContext, message: str
     return await ask(context, message)
 
 
-# Without `acts_outside`: if the process is killed, the call is rolled back with its step and made
-# again, and no member gets its message twice.
+# `acts_outside` is not set. If the process is killed, the call is rolled back with its step and
+# made again. No member gets its message twice.
 TOOL = ServerTool(send_message_to_all_agents_in_group, "letta_multi_agent_core", is_stored=False)
 
 

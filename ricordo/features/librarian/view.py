@@ -19,8 +19,8 @@ from ricordo.llm.loose_json import read_json
 
 SEND = "send_message"
 _USER = "user: "
-# Lines of a transcript for the agent that keeps a voice agent's memory, and the heading above the
-# lines that the voice agent still sees.
+# For the agent that keeps a voice agent's memory: the lines of its transcript, and the heading
+# above the lines that the voice agent still sees.
 _NUMBERED = re.compile(r"^ {4}\d+\. ")
 _NUMBERED_WORDS = re.compile(r"^ {4}(\d+)\. user: (.*)$", re.MULTILINE)
 _NEWER_LINES = "(Newer) In-Context Messages:"

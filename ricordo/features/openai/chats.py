@@ -7,8 +7,8 @@ the conversation that is recorded for the longest known part of its chat. A part
 exact digest, or because the shown answers are the agent's. If that conversation has newer messages,
 for example after an edit or "regenerate", it is forked. So if a person edited or deleted an answer,
 everything after it counts as new. Both digests are stored in the transaction that ends the run. The
-loose digest of a new chat is already stored when its run starts, since nothing else leads to the
-conversation before the run ends.
+loose digest of a new chat is stored when its run starts. Nothing else leads to the conversation
+before the run ends.
 """
 
 from collections.abc import Mapping, Sequence

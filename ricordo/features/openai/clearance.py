@@ -41,8 +41,8 @@ def labels_of_messages(
 ) -> Mapping[str, str]:
     """Return the labels of the agent's recent messages with the user, by `answer_key`.
 
-    A client shows the texts of a run as one answer, so the whole answer of a run has a key too.
-    Answers with the same words get the policies of all of them.
+    A client shows the texts of a run as one answer. So there is also a key for the whole answer of
+    each run. If several answers have the same words, their key has the policies of all.
 
     Args:
         tx: The transaction, or a read.

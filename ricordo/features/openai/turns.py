@@ -242,7 +242,7 @@ def parts_of_chat(messages: Sequence[ChatMessage]) -> dict[int, tuple[Part, ...]
     """Return the parts of the user's messages, by the object id of the message.
 
     A client sends its whole chat each time. In a message before the last answer, a text replaces
-    each part that cannot be read, so that the chat can go on.
+    each part that cannot be read, so that the chat can continue.
 
     Args:
         messages: The whole chat, oldest message first.

@@ -1,7 +1,7 @@
 """The pages of skills: the list of an owner's skills, and a skill with its proposals and versions.
 
-A form contains the whole text of a skill's block: `SKILL.md`, and then the other files, each below
-a line with its path.
+A form contains the whole text of a skill's block. It begins with `SKILL.md`. The other files
+follow, each below a line with its path.
 """
 
 from dataclasses import dataclass

@@ -156,8 +156,8 @@ class PineconeIndex(ServiceIndex):
     MOST_BYTES = 2 * 1024 * 1024 - 64 * 1024
 
     async def _open(self) -> Any:
-        # The package imports a part when it is first used, so this part is first used in the
-        # thread.
+        # The package imports a class when the class is first used, which blocks. So the first use
+        # is in a thread.
         pinecone_index = await asyncio.to_thread(
             lambda: shared.library("pinecone", "Pinecone").AsyncIndex
         )

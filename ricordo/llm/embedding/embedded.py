@@ -1,8 +1,8 @@
 """The embedding model from an installed package: WordLlama, which averages token vectors.
 
 It needs no key, no download and no network. Only the two data files of the package `wordllama`
-(MIT) are used, not its code, which would import more and try a download. The table of vectors is
-mapped into memory, so that only the used rows take space.
+(MIT) are used. Its code is not used: it would import more packages, and try a download. The table
+of vectors is mapped into memory, so that only the used rows take space.
 """
 
 import asyncio

@@ -80,8 +80,8 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
         memory_mb=settings.max_memory_mb,
         blocks=settings.max_memory_blocks,
         listed_characters=settings.max_listed_characters,
-        # A character of a listed block can take eight bytes of the answer's memory: blocks are in
-        # memory twice, and most non-Latin characters take three bytes.
+        # While a list is answered, its blocks are in memory twice, and most non-Latin characters
+        # take three bytes. So a character can take up to eight bytes of the answer's memory.
         list_characters=settings.max_answer_mb * MEGABYTE // 8,
         history_mb=settings.max_history_mb,
     )

@@ -20,8 +20,8 @@ else:
     HAS_LIMITS = True
 
 log = logging.getLogger(__name__)
-# Below this number of free bytes nothing can be stored safely: SQLite needs room for one page of
-# its log and one of the log's index.
+# Below this number of free bytes nothing can be stored safely. SQLite needs room for one page of
+# its log and for one page of the log's index.
 LEAST_SPACE = 1024**2
 _LEAST_GROWTH = 64 * 1024
 # SQLite's primary result codes, the low byte of the extended ones.

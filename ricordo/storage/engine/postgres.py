@@ -1,10 +1,11 @@
 """PostgreSQL: a pool of worker threads with a connection each, retries and backups.
 
 Writes are READ COMMITTED: a statement sees rows that were committed before it, and waits for rows
-that another transaction changed. So a unit that computes a value from rows and writes it must lock
-these rows (`with_for_update`, which SQLite omits), compare them when it writes, or raise Overtaken.
-Reads are one snapshot. Text columns are COLLATE "C": byte order, as on SQLite. JSON columns are
-JSON, not JSONB: JSONB would change the order of keys and large numbers. No query looks inside them.
+that another transaction changed. A unit of work that writes a value computed from rows must
+therefore do one of two things. It locks these rows (`with_for_update`, which SQLite omits), or it
+compares them when it writes, and raises Overtaken if they differ. A read sees one snapshot. Text
+columns are COLLATE "C": byte order, as on SQLite. JSON columns are JSON, not JSONB: JSONB would
+change the order of keys and large numbers. No query looks inside them.
 """
 
 import logging

@@ -425,9 +425,9 @@ class Repository(Generic[V]):
             *names: Fields of the entity; a part of `author` or `usage` is named by its column.
             where: A condition on the row, whose parameters the function takes by name; None: the id
                 alone.
-            locked: The field with the id of the row that must be locked, such as "user_id" if the
-                user's lock protects the entity. None: only one writer has these columns, or their
-                new values do not depend on what was read.
+            locked: The field with the id of the row that must be locked. It is "user_id", for
+                example, if the user's lock protects the entity. None: only one writer has these
+                columns, or their new values do not depend on what was read.
         """
         key = attrgetter(locked) if locked and where is None else None
         this = self.table.c.id == sa.bindparam("this_id")

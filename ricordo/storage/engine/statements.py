@@ -4,8 +4,8 @@ The repositories build their statements at import. Each is compiled for the data
 use. Running it by the driver takes half the time of SQLAlchemy's own execution.
 
 On PostgreSQL an insert of several rows is compiled once more, as one statement with an array for
-each column. A statement for each row costs both sides several times as much, even if the driver
-does not wait for answers in between.
+each column. A statement for each row costs the server and the database several times as much. This
+is so even if the driver does not wait for answers in between.
 """
 
 import re

@@ -210,8 +210,8 @@ class Store(Protocol):
         """Run `work` and commit, or roll back all of it if it raises.
 
         On PostgreSQL `work` may run again, after a deadlock or a lost connection, or if it raises
-        Overtaken. So it has no effects outside the transaction: it returns its results, and does
-        not add to objects that exist before it. Effects that need the commit go to
+        Overtaken. So it has no effects outside the transaction. It returns its results, and does
+        not add to objects that existed before it. Effects that need the commit go to
         `Transaction.after_commit`.
 
         Args:

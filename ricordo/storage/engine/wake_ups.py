@@ -2,8 +2,8 @@
 
 A wake-up is a procrastinate job whose only argument is the id of one of our jobs. A worker on any
 machine then claims that row at once. Only the row decides who runs the job: a superfluous wake-up
-claims nothing, and a lost wake-up is sent again. Only due jobs have a wake-up: procrastinate
-handles the jobs of one lock in order, so a job that is due tomorrow would delay its key.
+claims nothing, and a lost wake-up is sent again. Only due jobs have a wake-up. procrastinate
+handles the wake-ups of one key in order, so one for tomorrow would delay all later jobs of its key.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,8 +41,8 @@ _IDLE = text(
     """SELECT id FROM procrastinate_jobs AS sent WHERE status = 'doing' AND NOT EXISTS (
         SELECT 1 FROM jobs WHERE jobs.id = sent.queueing_lock AND jobs.status = 'running')"""
 )
-# procrastinate sends no notification when a lock becomes free: the next wake-up of the key would
-# wait until a worker polls.
+# procrastinate sends no notification when a lock becomes free. Without this statement the next
+# wake-up of the key would wait until a worker polls.
 _FINISH = text(
     """WITH used AS (DELETE FROM procrastinate_jobs WHERE id = ANY(:numbers) RETURNING lock)
     SELECT pg_notify('procrastinate_queue_v1#ricordo', '{"type": "job_inserted", "job_id": 0}') WHERE EXISTS (

@@ -116,8 +116,8 @@ blocks_users = table(
     erasure="delete",
 )
 
-# One block's change. Changes from one git commit share its id. `parent` is NULL if it is the commit
-# of the previous version, which holds for nearly all (`versions.PARENT` fills it in).
+# One block's change. Changes from one git commit share its id. The parent of nearly all is the
+# commit of the previous version. Then `parent` is NULL, and `versions.PARENT` fills it in.
 commits = table(
     "commits",
     seq(),

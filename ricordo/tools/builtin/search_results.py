@@ -23,7 +23,8 @@ from ricordo.prompt.truncation import shorten
 from ricordo.search.words import query_terms, terms
 from ricordo.storage.messages import searchable_text
 
-# Bytes of all results: at most an eighth of the context window, counting four bytes for a token.
+# All results together take at most this number of bytes, and at most an eighth (`_SHARE`) of the
+# context window, counted as four bytes a token (`_TOKEN`).
 RESULT_BYTES = 24_000
 # The number of nearest results that are shown if none matches well.
 _NEAREST = 5

@@ -1,17 +1,19 @@
 """Setting a policy: the owner may set any, everybody else only a stricter one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 import sqlalchemy as sa
 
 from ricordo.agents.hearing import store_heard
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn_start import new_run
 from ricordo.domain.message import TextPart
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import ROLE_SCOPES, Scope
 from ricordo.errors import Forbidden
 from ricordo.features.egress import service
 from ricordo.features.knowledge.facts import decisions
@@ -53,6 +55,47 @@ def test_another_user_can_neither_see_nor_set_a_policy(world: World, http: httpx
     cy = {"x-ricordo-user": "cy"}
     refused(http.get(path, headers=cy), 404)
     refused(http.put(path, json={"allowed": []}, headers=cy), 404)
+
+
+def test_everybody_else_may_only_tighten_and_what_is_shared_needs_the_right_to_write_agents(
+    world: World, http: httpx2.Client
+) -> None:
+    lea = world.server.write(lambda tx: users.find_or_make(tx, Scope(), "lea", is_subject=True))
+    headers = {"x-ricordo-user": "lea"}
+    agent = agent_of(http, ("human", "Text."), model=LOCAL)
+    ok(http.put("/users/lea/blocks/human", json={"body": "Text of Lea."}))
+    blocks = ok(http.get("/v1/blocks/", params={"value_search": "Text of Lea."}))
+
+    def folder_of(**headers: str) -> str:
+        body = {"name": str(len(headers)) + agent, "embedding": None}
+        return str(ok(http.post("/v1/folders/", json=body, headers=headers))["id"])
+
+    everybody, owner = Scope(), Scope().acting_for(lea)
+    reader = replace(owner, role="user", scopes=ROLE_SCOPES["user"])
+
+    def put(change: Any, id: str, scope: Scope, names: list[str] | None) -> None:
+        world.server.write(lambda tx: change(tx, scope, id, names))
+
+    for change, id in (
+        (service.set_block_policy, blocks[0]["id"]),
+        (service.set_folder_policy, folder_of(**headers)),
+        (service.set_conversation_policy, conversation_of(http, agent, **headers)),
+    ):
+        put(change, id, reader, ["local", "openai"])
+        put(change, id, everybody, ["local"])
+        for looser in (None, ["openai"], ["local", "openai"]):
+            with pytest.raises(Forbidden, match="Only the owner"):
+                put(change, id, everybody, looser)
+        put(change, id, reader, None)
+    for change, id in (
+        (service.set_block_policy, block_of(http, agent, "human")),
+        (service.set_folder_policy, folder_of()),
+    ):
+        for scope in (owner, everybody):
+            put(change, id, scope, ["local"])
+            put(change, id, scope, None)
+        with pytest.raises(Forbidden, match="Others share this"):
+            put(change, id, reader, ["local"])
 
 
 def test_a_users_copy_keeps_the_policy_of_the_agents_block(

@@ -1,7 +1,7 @@
 """Canaries on each path by which a text may leave: each part of a prompt, each kind of call.
 
-A path is a row of PATHS: a function plants a canary under a policy, lets the server work, and
-returns nothing. Afterwards no byte that the forbidden provider got may hold the canary.
+Each path is a function in PATHS. It plants a canary under a policy, and lets the server work.
+Afterwards no byte that the forbidden provider got may hold the canary.
 """
 
 import base64

@@ -419,8 +419,8 @@ def test_the_sleeping_agent_never_mixes_two_users(
             return f"I heard {seen[:1]}."
         if request.messages[-1].role == "tool":
             return call("memory_finish_edits")
-        # Each user's edits use the three tools in turn: the first one only makes proposals, so with
-        # it alone the user's blocks would stay empty.
+        # Each user's edits use the three tools in turn. The first tool only makes proposals, so
+        # with this tool alone the user's blocks would stay empty.
         edits_of[seen[0]] += 1
         number = edits_of[seen[0]]
         edits = [

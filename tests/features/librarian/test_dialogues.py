@@ -9,8 +9,8 @@ import pytest
 
 from tests.features.librarian.test_librarian import Talk
 
-# By language and kind: values (the second is newer), and sentences that tell it, change it and ask
-# for it.
+# By language and kind: the old and the new value, and sentences that tell a value, change it and
+# ask for it.
 FACTS: dict[str, dict[str, tuple[tuple[str, str], list[str], list[str], list[str]]]] = {
     "English": {
         "name": (

@@ -329,8 +329,8 @@ async def test_pydantic_ai_agents_get_their_output(scene: Scene, kind: Any) -> N
         assert answer.output == Meeting(**FITS)
 
 
-# By client: the field in which it reads the answer, and its request, in the form in which
-# langchain-openai, the AI SDK and Instructor send it.
+# By client: the field in which the client reads the answer, and its request. The requests have the
+# forms that langchain-openai, the AI SDK and Instructor send.
 REPLAYED: dict[str, tuple[str, Wire]] = {
     "LangChain with_structured_output(method='json_schema')": (
         "content",

@@ -34,7 +34,7 @@ def is_function_name(name: str) -> bool:
 class NodeCall:
     """A call that Node runs.
 
-    `program` is a Python program that replaces itself by Node, `files` are its files by name, and
+    `program` is a Python program that replaces itself by Node. `files` are its files by name.
     `readable` are the folders that it may read.
     """
 

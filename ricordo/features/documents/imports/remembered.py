@@ -1,9 +1,9 @@
 """Read the memories that other assistants saved of a person, and propose them.
 
 Claude's export contains the memory as one text. ChatGPT's export has no list of saved memories. Its
-chats show them in three forms: calls of the memory tool `bio`, the list at the start of a chat
-(`model_set_context`), and custom instructions. A list that a person copied from a page is read line
-by line.
+chats show the memories in three forms: as calls of the memory tool `bio`, as the list at the start
+of a chat (`model_set_context`), and as custom instructions. A list that a person copied from a page
+is read line by line.
 """
 
 import hashlib

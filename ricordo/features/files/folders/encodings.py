@@ -1,10 +1,10 @@
 """Guess the encoding of a text that has no mark and is not UTF-8.
 
 `charset_normalizer` names the possible encodings. Short texts fit many of them. So the text is
-decoded by each, and the result is scored by oddities that people hardly write: signs inside words,
-capitals after small letters, half-width katakana, rare ideographs. The encoding with the fewest
-oddities is chosen. The file's type names the chosen encoding. A note is added if others fit nearly
-as well.
+decoded by each encoding, and the oddities of each result are counted. Oddities are things that
+people hardly write: signs inside words, capitals after small letters, half-width katakana, rare
+ideographs. The encoding with the fewest oddities is chosen. The file's type names the chosen
+encoding. A note is added if others fit nearly as well.
 """
 
 import re

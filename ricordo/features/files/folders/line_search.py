@@ -1,8 +1,8 @@
 """Line-by-line search of files with RE2.
 
 RE2's time is linear in the text, but a costly pattern can still take seconds. So searches run one
-at a time in a separate thread, check the clock between pieces and lines, and limit the length of a
-line.
+at a time in a separate thread. They check the clock between pieces and lines, and limit the length
+of a line.
 """
 
 import asyncio

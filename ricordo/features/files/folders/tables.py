@@ -95,8 +95,8 @@ folders_agents = table(
     erasure="keep",
 )
 # The files that an agent has or had open, in turns with one user or without a user. The id is
-# derived from all three. The agent sees the lines from `start_line` (counted from 0) to before
-# `end_line`.
+# derived from the agent, the file and the user. The agent sees the lines from `start_line` (counted
+# from 0) to the one before `end_line`.
 files_agents = table(
     "files_agents",
     seq(),

@@ -241,7 +241,8 @@ def set_egress(
     """Set the egress policy of a kind of the user's facts, and return its label.
 
     The user's choice replaces the labels of stored facts. The choice of anybody else is added to
-    them, since facts that were restored or moved to this kind may have other labels.
+    those labels, because it may only restrict. Facts that were restored or moved to this kind may
+    have other labels.
 
     Args:
         tx: The transaction, which locks the user, so that no fact is stored meanwhile.

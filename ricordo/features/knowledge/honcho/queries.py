@@ -34,8 +34,8 @@ AT_ONCE = 50  # messages of one request
 class HonchoSession:
     """A conversation's session at Honcho.
 
-    `name` is its id at Honcho. `sent` is the seq of the last message that Honcho has; `tried` is
-    the seq of the last message of an attempt, which may have failed.
+    `name` is its id at Honcho. `sent` is the seq of the last message that Honcho has. `tried` is
+    the seq of the last message that the server tried to send; this may have failed.
     """
 
     id: str

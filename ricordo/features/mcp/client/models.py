@@ -77,8 +77,8 @@ class ServerConfig(RequestPart):
                 changes.
 
         Raises:
-            Invalid: A server with an address would become a program or the reverse, or a new
-                address comes without a token, headers or environment.
+            Invalid: A server with an address would become a program, or a program a server with an
+                address. Also if a new address comes without a token, headers or environment.
         """
         if self.command:
             default_kind: ServerKind = "stdio"

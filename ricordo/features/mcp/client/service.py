@@ -265,8 +265,8 @@ def save(
     Raises:
         NotFound: The server was deleted.
     """
-    # The lock comes before the comparison, so that no other request stores the same tools, or
-    # accepts one of them, at the same time.
+    # Lock before you compare. Otherwise another request could store the same tools, or accept one
+    # of them, at the same time.
     tools.lock(tx, scope)
     server = queries.get(tx, scope, server_id)
     changes = compare(tx, server, listed, refused, adds=adds)

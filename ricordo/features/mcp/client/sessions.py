@@ -68,8 +68,8 @@ class Traffic:
     """The counted traffic from a server, with its last statuses.
 
     `status` is the status of its last refusal. `post_status` is the status of the last message to
-    the server; the stream of the server's messages does not change it, since servers may refuse
-    that stream at any time. Once `fault` is set, nothing more is read.
+    the server. The request for the stream of the server's messages does not change `post_status`,
+    since a server may refuse that stream at any time. Once `fault` is set, nothing more is read.
     """
 
     def __init__(self) -> None:

@@ -183,7 +183,7 @@ class McpRunner:
             error = None
         else:
             error = reading.exception()
-        # Do not log known errors: a failed server has its reason recorded, and a server may be
+        # Do not log known errors. The reason is stored with a failed server, and a server may be
         # deleted or changed while it is read.
         if error is not None and not isinstance(error, RicordoError):
             log.error("the tools of an MCP server could not be read", exc_info=error)

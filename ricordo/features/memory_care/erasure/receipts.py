@@ -77,8 +77,8 @@ class Erasure(ErasureFacts):
     began_at: int | None = None
     # All rows are erased; only the database's files still have to be rewritten.
     is_erased: bool = False
-    # Conversations of other users that contain the user's messages or are forks of the user's
-    # conversations, and agents' default conversations in which the user wrote.
+    # Conversations of other users that contain the user's messages, or are forks of the user's
+    # conversations. Also the default conversations of agents in which the user wrote.
     shown_in: set[str] = set()
     defaults: set[str] = set()
     # The user's agents, each with the number of versions of its memory from the user's turns.

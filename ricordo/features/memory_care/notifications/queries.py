@@ -1,7 +1,7 @@
 """The tables of notifications, and their SQL.
 
 `owner_id` of preferences is the id of a user or of an organization. `notices` has a row for each
-proposal and each channel that told its owner; `owner_visits` has the time of the owner's last
+proposal and each channel that told its owner. `owner_visits` has the time of each owner's last
 visit.
 """
 

@@ -1,9 +1,9 @@
 """Sync of a user's memory blocks with notes of Open WebUI.
 
 The notes belong to the account of the API key and are shared with the user. The user's edit of a
-note becomes a version by the user. Memory takes precedence: a deleted note is created again, and an
-empty note is written again, since the editor sometimes saves an empty note by mistake. The user's
-changes are merged by lines. If memory changed in the same lines, the note's text waits as a
+note becomes a version by the user. Memory takes precedence: a deleted note is created again. An
+empty note is written again too, since the editor sometimes saves an empty note by mistake. The
+user's changes are merged by lines. If memory changed in the same lines, the note's text waits as a
 proposal.
 """
 

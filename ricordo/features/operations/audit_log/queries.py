@@ -89,9 +89,9 @@ class AuditDraft:
 class AuditFilter:
     """A selection of rows; None selects all.
 
-    `user_id` selects the rows by a user or on behalf of the user, `action` rows whose action
-    contains this text, and `refused` only refused requests. `since` and `until` are in
-    microseconds, and rows at these times are selected too.
+    `user_id` selects the rows of requests by this user or on behalf of this user. `action` selects
+    the rows whose action contains this text. `refused` selects only refused requests. `since` and
+    `until` are in microseconds, and rows at these times are selected too.
     """
 
     user_id: str | None = None

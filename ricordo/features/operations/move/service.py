@@ -121,10 +121,10 @@ def move(source: Settings, target: Settings, options: MoveOptions, report: Repor
         report: Shows progress.
 
     Raises:
-        Conflict: if a database is in use, the new one is not empty, the old one has another schema,
-            or the two are unequal afterwards.
-        Invalid: if the two are the same, the old one has NUL characters that PostgreSQL cannot
-            store, or a sealed backup differs from its hashes.
+        Conflict: if a database is in use, or the new one is not empty. Also if the old one has
+            another schema, or if the two differ afterwards.
+        Invalid: if the two are the same, or the old one has NUL characters that PostgreSQL cannot
+            store. Also if a sealed backup differs from its hashes.
         NotFound: if there is no old database.
         Unavailable: if a database fails.
     """

@@ -6,9 +6,10 @@ remote moves only after all objects that it needs are stored. So after a kill at
 run brings memory and remote in sync.
 
 The branch of a proposal is `agent/{label}/{id}`. It is one commit after the proposal's base
-version. On request there is a branch `toml`: one commit without parents with the present memory, in
-the layout of YouLab's first storage (`blocks/<label>.toml` and `pending_diffs/<id>.json`). Each
-commit depends only on stored rows, so all servers make the same commits.
+version. On request there is a branch `toml`. It has one commit without parents, with the present
+memory. Its layout is that of YouLab's first storage (`blocks/<label>.toml` and
+`pending_diffs/<id>.json`). Each commit depends only on stored rows, so all servers make the same
+commits.
 """
 
 import asyncio

@@ -158,7 +158,7 @@ def start(tx: Transaction, scope: Scope, name: str, user: str | None) -> list[Ta
         tx: The transaction.
         scope: The caller. A caller without access to all users starts the task for their user only.
         name: The task's name.
-        user: The user's id or identifier. None is all users who were active lately; a task that
+        user: The user's id or identifier. None is all users who were active lately. A task that
             waits for reviews then runs only for students with a due review.
 
     Returns:

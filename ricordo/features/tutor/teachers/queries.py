@@ -45,17 +45,13 @@ def require_teacher(scope: Scope) -> Scope:
     A call on behalf of one user is refused for any key, since it may see only that user's data.
 
     Args:
-        scope: The caller. The returned scope has the same rights, and no user.
+        scope: The caller, whose right `agents:write` the route has checked. The returned scope has
+            the same rights, and no user.
 
     Raises:
-        Forbidden: the caller is neither a developer nor an administrator with `agents:write`, or
-            acts for one user.
+        Forbidden: the caller is neither a developer nor an administrator, or acts for one user.
     """
-    if (
-        scope.role not in ("developer", "admin")
-        or scope.subject is not None
-        or not scope.may("agents:write")
-    ):
+    if scope.role not in ("developer", "admin") or scope.subject is not None:
         raise Forbidden(
             "Only teachers may see students. Use the key of a developer or an administrator."
         )
@@ -108,10 +104,10 @@ def seen_blocks(
         tx: The transaction.
         teacher: The scope that `require_teacher` returned.
         course: The course.
-        course_blocks: The blocks in the course's file. Shared ones are not shown.
+        course_blocks: The blocks in the course's file, without shared ones.
         user_id: The student, whose part in the course the caller has checked.
     """
-    labels = {block.label for block in course_blocks if block.teachers_see and not block.shared}
+    labels = {block.label for block in course_blocks if block.teachers_see}
     user_blocks = blocks.of_user(tx, teacher, user_id) if labels else ()
     return [
         block

@@ -102,8 +102,8 @@ def _of_blocks(
 ) -> "Iterator[tuple[bool, str | None]]":
     """Yield a finding for each block with a schema.
 
-    A finding is a pair: True if the block is wrong, and a sentence, which is None if the block
-    follows its schema.
+    A finding is a pair: True if the block is wrong, and a sentence about it. The sentence is None
+    if the block follows its schema.
     """
     try:
         with read_beside(settings) as tx:

@@ -33,10 +33,10 @@ _MOST_TRIES = 20  # the most tries of one change, if others keep changing the bl
 class MemoryManager:
     """An agent's typed memory.
 
-    `max_chars` is the most characters of each block: CORE_MEMORY_MAX_CHARS, else 1500. Raises
-    Invalid if it is under 150. The methods raise the client's errors, NotFound if the agent has no
-    human block, Invalid if the block cannot be read, and Conflict if others keep changing it. Then
-    nothing was written.
+    `max_chars` is the most characters of each block. By default it is CORE_MEMORY_MAX_CHARS, else
+    1500. Raises Invalid if it is under 150. The methods raise the client's errors. They raise
+    NotFound if the agent has no human block, Invalid if the block cannot be read, and Conflict if
+    others keep changing it. After these three errors the block is unchanged.
     """
 
     def __init__(

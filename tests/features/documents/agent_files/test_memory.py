@@ -172,8 +172,8 @@ def test_imported_memory_can_be_edited_and_decided_like_any_other(api: Api) -> N
     assert api.client.agents.blocks.retrieve("person", agent_id=made).value == "Ada.\n"
     blamed = ok(api.http.get(f"/v1/blocks/{block}/blame"))
     assert "Ada." in json.dumps(blamed)
-    # Its next export is complete too. If a proposal by an author of the file was approved, its
-    # version has a remote author, and its id is computed with this author.
+    # Its next export is complete too. A version from an approved proposal by an author of the file
+    # has a remote author. Its id is computed with this author.
     names = ("label", "value", "author", "created_at")
     told, again = (
         [[one[name] for name in names] for one in memory(file)["versions"]]

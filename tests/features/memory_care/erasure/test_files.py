@@ -45,8 +45,8 @@ def test_only_the_users_repositories_and_backups_are_deleted(tmp_path: Path) -> 
     current = database(tmp_path / "ricordo.db", "user-ada")
     theirs = database(tmp_path / "backups" / "a.db", "user-ada")
     others = database(tmp_path / "backups" / "b.db", "user-bob")
-    # Leftovers of kills: a repository that was being created, one that was being replaced, and
-    # one from which objects were being pushed.
+    # Leftovers of kills, which came while a repository was created, while one was replaced, and
+    # while objects were pushed from one.
     own = [f"chain-ada.{kind}" for kind in ("git", "new", "old", "remote-1.aside")]
     for name in (*own, "chain-bob.git", "chain-ada2.remote-2.aside"):
         (tmp_path / "repositories" / name / "objects").mkdir(parents=True)
@@ -155,8 +155,8 @@ def test_dumps_made_since_the_user_came_are_deleted(tmp_path: Path) -> None:
         os.utime(tmp_path / "backups" / name, (moment, moment))
     erase_files(tmp_path, tmp_path / "ricordo.db", ADA)
     assert [path.name for path in (tmp_path / "backups").iterdir()] == ["old.dump"]
-    # If no row of a user has a time, only a block may name the user, and the user's first day is
-    # unknown.
+    # If no row of a user has a time, the user's first day is unknown. Then perhaps only a block
+    # names the user.
     erase_files(tmp_path, None, ADA.model_copy(update={"began_at": None}))
     assert list((tmp_path / "backups").iterdir()) == []
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from sqlalchemy import insert, select, update
 
 from ricordo.api.routing import GuardedRoute
-from ricordo.domain.scope import ROLE_SCOPES
+from ricordo.domain.scope import LOCAL_USER, ROLE_SCOPES
 from ricordo.features.tutor.courses.applying import applied_course
 from ricordo.features.tutor.guardians.queries import guardianships
 from ricordo.features.tutor.guardians.service import MOST_GUARDIANS
@@ -232,6 +232,38 @@ def test_invalid_guardian_links_are_refused(course: Course, people: People) -> N
     ok(course.http.put(f"{users}/aunt0"))  # linked already
     ok(course.http.delete(family.pair))
     assert len(ok(course.http.get(users))) == MOST_GUARDIANS - 1
+
+
+def test_only_the_student_allows_and_only_the_school_links(course: Course, people: People) -> None:
+    family, other = Family(course, people, "fay"), Family(course, people, "gus")
+    family.link()
+    as_students_agent = bearer(
+        people.key("tutor-bot", "service", ("users:write", "users:impersonate"))
+    )
+    for_student = {**as_students_agent, "x-ricordo-user": "fay"}
+    refused(course.http.put(other.pair, headers=for_student), 403)
+    refused(course.http.delete(family.pair, headers=for_student), 403)
+    allowing = f"/v1/users/fay/guardians/{family.guardian}"
+    admin = bearer(people.key("head", "admin", ("memory:approve", "users:write")))
+    refused(course.http.patch(allowing, json={"sees": "words"}, headers=admin), 403)
+    (guardian,) = ok(course.http.get("/v1/users/fay/guardians"))
+    assert guardian["sees"] == "nothing"
+    local = f"/v1/users/{LOCAL_USER}/guardians/{family.guardian}"
+    assert "runs the server" in refused(course.http.put(local), 400)
+    local = f"/v1/users/fay/guardians/{LOCAL_USER}"
+    assert "runs the server" in refused(course.http.put(local), 400)
+
+
+def test_a_disabled_student_is_shown_to_no_guardian(course: Course, people: People) -> None:
+    family = Family(course, people, "jon")
+    family.link()
+    family.allow("words")
+    ok(course.http.patch("/v1/users/jon", json={"disabled": True}))
+    assert ok(family.watch()) == []
+    refused(family.watch(f"/{family.student_id}"), 404)
+    refused(family.skills(), 404)
+    ok(course.http.patch("/v1/users/jon", json={"disabled": False}))
+    assert ok(family.skills())["sees"] == "words"
 
 
 def test_a_guardianship_ends_when_either_person_is_erased(course: Course, people: People) -> None:

@@ -1,7 +1,7 @@
 """A term of one course: 30 students, 12 skills, 8 weeks, in simulated time.
 
-A seed chooses the messages. The due skills are compared with the scheduler of the package `fsrs`,
-the teacher's digest with the script, and each prompt with the canaries of others.
+A seed chooses the messages. The due skills are compared with those of the package `fsrs`. The
+teacher's digest is compared with the script. No prompt may hold the canaries of other students.
 """
 
 import random

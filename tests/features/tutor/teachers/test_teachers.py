@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 from sqlalchemy import insert, update
 
-from ricordo.features.tutor.tasks.queries import task_runs
+from ricordo.domain.clock import SECOND
+from ricordo.features.tutor.tasks.queries import task_runs, tasks
 from ricordo.llm.scripted import call
 from ricordo.pages.inside import Api
 from ricordo.storage.schema.core_tables import organizations
@@ -257,6 +258,18 @@ def test_failed_tasks_are_counted_and_erased_students_disappear(own_school: Scho
     )
     own_school.server.write(lambda tx: tx.run(bad))
     assert own_school.ask(own_school.teacher, "GET", own_school.of_ada())["failed_tasks"] == 1
+    # Neither failures in other courses nor old ones are counted.
+    of_other_course = update(tasks).where(tasks.c.id == run["task_id"]).values(course="other")
+    own_school.server.write(lambda tx: tx.run(of_other_course))
+    assert own_school.ask(own_school.teacher, "GET", own_school.of_ada())["failed_tasks"] == 0
+    own_school.server.write(lambda tx: tx.run(update(tasks).values(course="essay")))
+    assert own_school.ask(own_school.teacher, "GET", own_school.of_ada())["failed_tasks"] == 1
+    own_school.server.write(
+        lambda tx: tx.run(
+            update(task_runs).values(created_at=tx.clock.now() - 31 * 86_400 * SECOND)
+        )
+    )
+    assert own_school.ask(own_school.teacher, "GET", own_school.of_ada())["failed_tasks"] == 0
     ada = own_school.of_ada()
     assert own_school.send(OPERATOR, "DELETE", "/users/ada").status_code == 202
     refused(own_school.send(own_school.teacher, "GET", ada), 404)

@@ -220,8 +220,8 @@ def look_at(
     """Open a page and return its faults.
 
     Since axe-core takes most of the time, it checks only parts of some pages. With one size it
-    checks each whole page. With several sizes it checks every sixth page in one of them, and the
-    common parts of all pages on the first pages alone.
+    checks each whole page. With several sizes it checks every sixth page, in one of the sizes. The
+    parts that all pages have in common are checked only on the first pages.
     """
     within = "main" if len(sizes) > 1 and place >= len(sizes) else None
     examined = place // 6 % len(sizes) if place % 6 == 0 or len(sizes) == 1 else None
