@@ -8,7 +8,7 @@ import re
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import orjson
 from starlette.requests import Request, cookie_parser
@@ -55,7 +55,8 @@ RETRY_AFTER = "5"
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 # The cookie with a login's key.
 COOKIE = "ricordo_session"
-# The header that names the user for whom a service or the administrator acts.
+# The header that names the user for whom a service or the administrator acts. A header holds ASCII,
+# so clients percent-encode the name (`quote` in Python, `encodeURIComponent` in JavaScript).
 USER_HEADER = b"x-ricordo-user"
 _TOO_OFTEN = "This key was used too often within a minute. Wait {} s, or ask for a higher limit."
 _OWN_PAGES_ONLY = (
@@ -138,6 +139,23 @@ def _way(line: str) -> _Way:
 
 
 WAYS = tuple(map(_way, _WAYS.strip().splitlines()))
+
+
+def named_user(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the user that the headers of a request name; None if they name no one.
+
+    Names in raw UTF-8 or Latin-1, as curl and some clients send them, are read too.
+
+    Args:
+        headers: The names, in lower case, and the contents, as in an ASGI scope.
+    """
+    for name, sent in headers:
+        if name == USER_HEADER:
+            try:
+                return unquote(sent.decode(), errors="strict")
+            except UnicodeDecodeError:
+                return sent.decode("latin-1")
+    return None
 
 
 def route_path(scope: Scope) -> str:
