@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from ricordo.agents import lifecycle
 from ricordo.agents.call_context import CallContext
 from ricordo.api.bodies import decode
-from ricordo.api.guard import FIELDS, USER_HEADER, route_path
+from ricordo.api.guard import FIELDS, USER_HEADER, named_user, route_path
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.warnings import warn
@@ -204,7 +204,7 @@ async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
     The header names the user. If the caller is bound to no user, the path names the user. A new
     user is created, except by a request that only reads. Raises NotFound, Invalid, Forbidden.
     """
-    header = request.headers.get(USER_HEADER.decode())
+    header = named_user(request.scope["headers"])
     name = header
     if name is None and scope.subject_id == NOBODY:
         name = request.path_params.get("user_id")

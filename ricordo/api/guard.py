@@ -8,7 +8,7 @@ import re
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import orjson
 from starlette.requests import Request, cookie_parser
@@ -55,7 +55,8 @@ RETRY_AFTER = "5"
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 # The cookie with a login's key.
 COOKIE = "ricordo_session"
-# The header that names the user for whom a service or the administrator acts.
+# The header that names the user for whom a service or the administrator acts. A header holds ASCII,
+# so clients percent-encode the name (`quote` in Python, `encodeURIComponent` in JavaScript).
 USER_HEADER = b"x-ricordo-user"
 _TOO_OFTEN = "This key was used too often within a minute. Wait {} s, or ask for a higher limit."
 _OWN_PAGES_ONLY = (
@@ -138,6 +139,23 @@ def _way(line: str) -> _Way:
 
 
 WAYS = tuple(map(_way, _WAYS.strip().splitlines()))
+
+
+def named_user(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the user that the headers of a request name; None if they name no one.
+
+    Names in raw UTF-8 or Latin-1, as curl and some clients send them, are read too.
+
+    Args:
+        headers: The names, in lower case, and the contents, as in an ASGI scope.
+    """
+    for name, sent in headers:
+        if name == USER_HEADER:
+            try:
+                return unquote(sent.decode(), errors="strict")
+            except UnicodeDecodeError:
+                return sent.decode("latin-1")
+    return None
 
 
 def route_path(scope: Scope) -> str:
@@ -251,19 +269,16 @@ class Guard:
             return None
         if not (key or cookie):
             return 401, _SEND_KEY
-        if await self._knows(scope, runtime, key or cookie) or is_open:
-            return None
-        return 401, f"This key is unknown, expired or revoked. {_SEND_KEY}"
-
-    async def _knows(self, scope: Scope, runtime: Any, key: str) -> bool:
-        """Record the scope of this key; return False for an unknown key."""
+        key = key or cookie
         address = (scope.get("client") or ("",))[0]
         is_near = key.startswith(OPERATOR) and _is_near(scope)
         caller = await self._authentication.scope_of(runtime, key, address, is_near=is_near)
         scope[REQUEST_SCOPE] = caller
         if caller is None:
             self._authentication.note_failure(address)
-        return caller is not None
+        if caller or is_open:
+            return None
+        return 401, f"This key is unknown, expired or revoked. {_SEND_KEY}"
 
     def _to_login(self, scope: Scope) -> Response:
         target = "/"

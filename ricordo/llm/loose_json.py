@@ -23,6 +23,12 @@ _STRING = r'"(?:[^"\\]|\\(?:.|\Z))*+(?:"|\Z)'
 _SPARE_COMMA = re.compile(rf"({_STRING})|,(?=\s*+[}}\]])", re.DOTALL)
 _DOUBLED_BRACE = re.compile(rf"({_STRING})|([{{}}])\2", re.DOTALL)
 _BARE_KEY = re.compile(rf"({_STRING})|([{{,]\s*+)([A-Za-z_]\w{{0,127}})(?=:)", re.DOTALL)
+# An escape; the group is empty for half of a surrogate pair without the other half.
+_ESCAPE = re.compile(
+    r"(\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
+    r"|\\u[dD][89a-fA-F][\da-fA-F]{2}",
+    re.DOTALL,
+)
 _GEMMA_QUOTES = ("<escape>", '<|"|>')
 
 
@@ -39,6 +45,25 @@ def read_json(text: str | bytes) -> Any:
         return orjson.loads(text)
     except ValueError:
         return None
+
+
+def read_answer(content: bytes) -> Any:
+    """Return the value of a server's answer in JSON, with U+FFFD for each broken character.
+
+    Broken characters are bytes that are not UTF-8, and halves of surrogate pairs. Servers send them
+    where a token, or a piece of a stream, ends within a character.
+
+    Args:
+        content: The answer.
+
+    Returns:
+        The value; None if the answer is not JSON, and also for `null`.
+    """
+    value = read_json(content)
+    if value is None:
+        text = content.decode(errors="replace")
+        value = read_json(_ESCAPE.sub(lambda match: match[1] or "\\ufffd", text))
+    return value
 
 
 def member_of(value: Any, name: str) -> Any:

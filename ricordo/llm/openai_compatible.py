@@ -20,7 +20,7 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.answer_bounds import BoundReached
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.learned_dialect import LearnedDialect
-from ricordo.llm.loose_json import read_json
+from ricordo.llm.loose_json import read_answer
 from ricordo.llm.openai_conform import conform
 from ricordo.llm.openai_dialect import dialect_of
 from ricordo.llm.openai_format import to_body
@@ -156,7 +156,7 @@ class OpenAICompatibleModel:
         yield builder.reply(request)
 
     def _completion(self, content: bytes) -> dict[str, Any]:
-        completion = read_json(content.removeprefix(b"\xef\xbb\xbf"))
+        completion = read_answer(content.removeprefix(b"\xef\xbb\xbf"))
         if not isinstance(completion, dict):
             answer_text, _ = words_of(content)
             message = (

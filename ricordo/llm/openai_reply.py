@@ -23,7 +23,7 @@ from ricordo.domain.model import (
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.answer_bounds import MOST_CALLS, BoundReached
-from ricordo.llm.loose_json import member_of, read_json
+from ricordo.llm.loose_json import member_of, read_answer, read_json
 from ricordo.llm.openai_dialect import Dialect
 from ricordo.llm.special_tokens import mend_tokens
 from ricordo.llm.token_logprobs import read_logprobs
@@ -81,6 +81,7 @@ class SseReader:
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         self.is_done = False
+        self._half = b""
 
     def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
         """Yield the events that are complete with this piece.
@@ -103,13 +104,32 @@ class SseReader:
             content = content.strip()
             if content == b"[DONE]":
                 self.is_done = True
-            elif isinstance(event := read_json(content), dict):
+            elif isinstance(event := read_answer(self._joined(content)), dict):
                 # llama.cpp sends a late error in an `error:` line.
                 if name == b"error" and "error" not in event:
                     event = {"error": event}
                 yield event
 
+    def _joined(self, content: bytes) -> bytes:
+        """Return an event with both halves of a character that the server split between two events.
 
+        Servers that count in UTF-16 send the first half of an emoji at the end of one text, and the
+        second half at the beginning of the next.
+        """
+        if not self._half and b"\\ud" not in content and b"\\uD" not in content:
+            return content
+        if self._half:
+            pair = b'"' + self._half.replace(b"\\", b"\\\\") + rb"\1"
+            content = _SECOND_HALF.sub(pair, content, count=1)
+            self._half = b""
+        if match := _FIRST_HALF.search(content):
+            self._half = match[1]
+            content = content[: match.start(1)] + content[match.end(1) :]
+        return content
+
+
+_FIRST_HALF = re.compile(rb'(?<!\\)(?:\\\\)*(\\u[dD][89abAB][\da-fA-F]{2})"')
+_SECOND_HALF = re.compile(rb'"(\\u[dD][c-fC-F][\da-fA-F]{2})')
 _BRACES = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 

@@ -11,7 +11,7 @@ import orjson
 from fastapi import Request
 from starlette.types import Message
 
-from ricordo.api.guard import USER_HEADER
+from ricordo.api.guard import USER_HEADER, named_user
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import DatabaseFailed, RicordoError
 
@@ -48,10 +48,10 @@ class Api:
     def __init__(self, request: Request, user: str | None = None) -> None:
         self._request = request
         if user is None:
-            user = request.headers.get(USER_HEADER.decode())
+            user = named_user(request.scope["headers"])
         self._headers = []
         if user:
-            self._headers.append((USER_HEADER, user.encode("latin-1", "replace")))
+            self._headers.append((USER_HEADER, quote(user).encode()))
 
     async def get(self, path: str, **query: Any) -> Any:
         """Return the answer to GET.

@@ -33,6 +33,14 @@ class RecentConversation:
     waits: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The end of a run: its stop reason, and the message of a failure ("" without one)."""
+
+    reason: str | None
+    error: str
+
+
 def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mapping[str, str]:
     """Return the names of existing agents by their ids.
 
@@ -71,6 +79,28 @@ def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> 
         return {}
     rows = tx.all(statement)
     return {row.id: row.name for row in rows if row.organization_id == scope.organization_id}
+
+
+def ends_of_runs(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mapping[str, RunEnd]:
+    """Return the ends of these runs by their ids, without runs that have not ended.
+
+    Args:
+        tx: The transaction.
+        scope: The organization. The caller may read the conversation of the runs.
+        ids: The runs. Only the first 500 by id are read.
+    """
+    run_ids = sorted(set(ids))[:MOST_NAMES]
+    statement = select(runs.c.id, runs.c.organization_id, runs.c.stop_reason, runs.c.error).where(
+        runs.c.id.in_(run_ids), runs.c.ended_at.is_not(None)
+    )
+    if not run_ids:
+        return {}
+    rows = tx.all(statement)
+    return {
+        row.id: RunEnd(row.stop_reason, str((row.error or {}).get("message") or ""))
+        for row in rows
+        if row.organization_id == scope.organization_id
+    }
 
 
 def agents_used_last(tx: Transaction, scope: Scope, limit: int) -> list[str]:

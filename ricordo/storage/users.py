@@ -356,6 +356,8 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
 def change(tx: Transaction, scope: Scope, user_id: str, edit: Callable[[User], User]) -> User:
     """Change a user, locked against other changes. The memory stays, even under a new identifier.
 
+    A user who had no other name than the identifier is shown under the new one.
+
     Args:
         tx: The transaction.
         scope: The caller, who must see the whole organization.
@@ -373,7 +375,7 @@ def change(tx: Transaction, scope: Scope, user_id: str, edit: Callable[[User], U
     require_all_users(scope)
     lock(tx, user_id)
     stored = require(tx, scope, user_id)
-    changed = edit(stored)
+    changed = _with_shown_name(stored, edit(stored))
     if changed.id == LOCAL_USER and changed.disabled_at is not None:
         raise Conflict("This user runs the server and cannot be disabled.")
     _require_sound(tx, changed)
@@ -383,6 +385,12 @@ def change(tx: Transaction, scope: Scope, user_id: str, edit: Callable[[User], U
     _change(tx, changed)
     tx.run(_set_look, {"id": user_id, "new_look": _look(changed)})
     return changed
+
+
+def _with_shown_name(stored: User, changed: User) -> User:
+    """Return the changed user; a name that only repeats the identifier follows it."""
+    repeats = stored.name == changed.name == stored.identifier
+    return replace(changed, name=changed.identifier or changed.name) if repeats else changed
 
 
 def give_name(tx: Transaction, scope: Scope, identifier: str, person_name: str) -> User:

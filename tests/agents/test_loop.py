@@ -14,8 +14,15 @@ from ricordo.agents.request import (
 )
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.agent import AgentState, OpenFile, PromptDirectory
-from ricordo.domain.message import ApprovalPart, ImagePart, Message, TextPart, ToolCallPart
-from ricordo.domain.model import ModelRequest
+from ricordo.domain.message import (
+    ApprovalPart,
+    ImagePart,
+    Message,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+)
+from ricordo.domain.model import ModelReply, ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import ModelError, ModelErrorKind
@@ -71,6 +78,22 @@ async def test_every_step_records_its_usage_and_the_run_holds_the_sum(
     assert run.usage == steps[0].usage + steps[1].usage
     assert run.ttft_ns
     assert run.duration_ns
+
+
+@pytest.mark.parametrize("parts", [(), (ReasoningPart("May I?"),)])
+async def test_an_answer_that_a_content_filter_withheld_fails_the_turn_and_the_next_is_answered(
+    stage: Stage, agent: str, parts: tuple[ReasoningPart, ...]
+) -> None:
+    stage.lines += [ModelReply(parts, finish="content_filter"), "Hello."]
+    answer = await stage.say(agent, "Say something bad.")
+    assert answer.run.status == "failed"
+    assert "content filter withheld" in (answer.run.error or {})["message"]
+    assert len(stage.model.requests) == 1
+    assert text_of(await stage.say(agent, "Say hello.")) == "Hello."
+    # The message that the filter may have met does not block the answers of later turns.
+    sent = [message.text for message in stage.model.requests[-1].messages]
+    assert "Say something bad." not in sent
+    assert "Say something bad." in [message.text for message in await stage.history(agent)]
 
 
 async def test_the_step_limit_ends_a_turn_with_the_results_saved(stage: Stage, agent: str) -> None:

@@ -4,6 +4,7 @@ The tests cover the default conversation, filters by `user_id`, shared blocks, a
 """
 
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -38,6 +39,30 @@ def say(api: Api, agent_id: str, words: str, user: str | None = None, **query: A
         api.http.post(f"/v1/agents/{agent_id}/messages", json=sent, headers=headers, params=query)
     )
     return answer
+
+
+NAMES = ("Zoë", "李雷", "عمر", "Ada Lovelace", "ada@example.org", "100%")
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        *((name, quote(name).encode()) for name in NAMES),
+        *((name, name.encode()) for name in NAMES),
+        ("Zoë", "Zoë".encode("latin-1")),
+    ],
+)
+def test_a_name_in_any_letters_is_the_same_user_in_the_header(
+    api: Api, agent_id: str, name: str, sent: bytes
+) -> None:
+    ok(api.http.put(f"/users/{quote(name)}/blocks/human", json={"body": "Likes chess."}))
+    users = ok(api.http.get("/v1/users/"))
+    header = [(b"x-ricordo-user", sent)]
+    listed = ok(api.http.get(f"/users/{quote(name)}/blocks", headers=header))
+    assert [block["body"] for block in listed] == ["Likes chess."]
+    say_as = {"messages": [{"role": "user", "content": "Hello"}]}
+    ok(api.http.post(f"/v1/agents/{agent_id}/messages", json=say_as, headers=header))
+    assert ok(api.http.get("/v1/users/")) == users
 
 
 def said(listed: list[Wire]) -> list[str]:

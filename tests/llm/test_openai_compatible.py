@@ -1,6 +1,8 @@
 """The adapter for OpenAI-compatible servers, over real HTTP."""
 
+import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -18,6 +20,7 @@ from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.llm.openai_reply import SseReader
 from tests.llm.talk import WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer, completion, stream
 
@@ -137,6 +140,52 @@ async def test_a_stream_brings_chunks_and_then_the_whole_reply(
     body = server.requests[0].body
     assert body["stream"] is True
     assert body["stream_options"] == {"include_usage": True}
+
+
+SIGNS = 'Brava 👩‍🚀! "🇮🇹" \\ud83d is no sign, \\\\ neither.🙂'
+
+
+def units_of(text: str) -> list[str]:
+    """Return the UTF-16 units of a text as programs in JavaScript see them."""
+    encoded = text.encode("utf-16-le")
+    return [
+        encoded[at : at + 2].decode("utf-16-le", "surrogatepass")
+        for at in range(0, len(encoded), 2)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("field", ["content", "reasoning_content"])
+def test_an_emoji_that_is_split_between_two_events_arrives_whole(size: int, field: str) -> None:
+    units = units_of(SIGNS)
+    for first in range(size):
+        cuts = [0, *range(first or size, len(units), size), len(units)]
+        pieces = ["".join(units[begin:end]) for begin, end in pairwise(cuts)]
+        events = [json.dumps({"choices": [{"delta": {field: piece}}]}) for piece in pieces]
+        reader = SseReader()
+        read = [event for each in events for event in reader.feed(f"data: {each}\n\n".encode())]
+        assert "".join(event["choices"][0]["delta"][field] for event in read) == SIGNS
+
+
+BROKEN = [b'"a\\ud83d b"', b'"a\\ude00 b"', b'"a\xf0\x9f b"', b'"a\xff b"']
+
+
+@pytest.mark.parametrize("written", BROKEN)
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_broken_character_does_not_lose_the_text_around_it(
+    model: OpenAICompatibleModel, server: ModelServer, written: bytes, streams: bool
+) -> None:
+    kind = b"delta" if streams else b"message"
+    body = b'{"choices":[{"index":0,"finish_reason":"stop","%s":{"content":%s}}]}' % (kind, written)
+    if streams:
+        body = b"data: " + body + b"\n\ndata: [DONE]\n\n"
+    kinds = {True: "text/event-stream", False: "application/json"}
+    server.push(Answer(pieces=(body,), headers={"content-type": kinds[streams]}))
+    _, reply = await collect(model, replace(ask("Hello"), stream=streams))
+    (part,) = reply.parts
+    assert isinstance(part, TextPart)
+    assert part.text.replace("\ufffd", "") == "a b"
+    assert len(server.requests) == 1
 
 
 async def test_an_interrupted_stream_is_restarted(

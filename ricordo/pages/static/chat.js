@@ -275,8 +275,10 @@ async function settle() {
       htmx.process(turn);
     }
     localTimes(transcript);
-    const answer = [...transcript.querySelectorAll(".message.agent")].at(-1);
-    if (isRunning && answer) document.getElementById("spoken").textContent = answer.querySelector(".markdown, .plain").innerText.slice(0, 2000);
+    // A reason for a missing answer stands below the message now, and stays there.
+    const last = [...transcript.querySelectorAll(".message, .ending")].at(-1);
+    if (last?.matches(".ending")) fail("");
+    if (isRunning && last && !last.matches(".user")) document.getElementById("spoken").textContent = (last.querySelector(".markdown, .plain") ?? last).innerText.slice(0, 2000);
     transcript.dataset.last = messages[messages.length - 1].dataset.message;
   }
   live.replaceChildren();

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
+from urllib.parse import quote
 
 import typer
 
@@ -90,7 +91,7 @@ def _answers(client: "Client", line: str, user: str | None) -> Iterator[str]:
         message = json.loads(line)
         headers = _headers(message)
         if user:
-            headers["X-Ricordo-User"] = user
+            headers["X-Ricordo-User"] = quote(user)
         yield from client.events_of("/mcp", message, headers)
     except (ValueError, RicordoError) as error:
         id = message.get("id") if isinstance(message, dict) else None

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.api.guard import USER_HEADER, route_path
+from ricordo.api.guard import named_user, route_path
 from ricordo.domain.scope import ACTING_SCOPE, RECORDED_SCOPE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
 from ricordo.features.operations.audit_log.queries import AuditDraft
@@ -190,18 +190,11 @@ def draft_of(scope: Scope, status: int, body: bytes, now: int) -> AuditDraft:
         if acting:
             draft.for_user = acting.subject
         else:
-            draft.for_user = _user_header(scope)
+            draft.for_user = named_user(scope["headers"])
         draft.for_user = draft.for_user or path_parameters.get("user_id")
         if draft.for_user == caller.user_id:
             draft.for_user = None
     return draft
-
-
-def _user_header(scope: Scope) -> str | None:
-    for name, content in scope["headers"]:
-        if name == USER_HEADER:
-            return str(content.decode("latin-1"))
-    return None
 
 
 def _route_of(scope: Scope) -> str:

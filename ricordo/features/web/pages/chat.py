@@ -21,6 +21,7 @@ from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.block_address import find_block
 from ricordo.features.web.pages.memory_text import panel_lines
 from ricordo.features.web.pages.queries import RunChanges
+from ricordo.features.web.pages.turn_endings import ending_of
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.navigation import own_memory
 from ricordo.pages.shell import Pages, address_of, done, form_of, is_part, render, require_id
@@ -46,13 +47,15 @@ class ShownTurn:
 
     The items are (kind, content): "user", "agent", "fold", "approval". `changes` are its
     changes of memory, None until they are known. `versions` are the conversations that continued
-    differently at this turn.
+    differently at this turn. `ending` says why the answer is missing or cut off; "" if it is
+    complete, or if the turn has not ended.
     """
 
     run_id: str | None
     items: list[tuple[str, Json]] = field(default_factory=list)
     changes: RunChanges | None = None
     versions: TurnVersions | None = None
+    ending: str = ""
 
     @property
     def question(self) -> str:
@@ -99,7 +102,11 @@ async def show_part(request: Request, agent_id: str) -> Response:
         conversation=conversation,
         readers=await _readers(request, conversation),
         turns=await _turns(
-            request, conversation, new_messages, before_id=query.get("after") or None
+            request,
+            conversation,
+            new_messages,
+            before_id=query.get("after") or None,
+            is_end=len(new_messages) < _PAGE,
         ),
         lists=await _lists(request, agent_id, conversation),
         blocks=await _blocks(request, agent, conversation),
@@ -311,6 +318,10 @@ async def _page(
         if earlier := await api.get(home, before=first_id, order="asc", limit=1):
             before_id = earlier[-1]["id"]
             older = address_of(_path(agent_id, conversation), before=first_id)
+    is_newest = not query.get("before") and not query.get("message")
+    turns = await _turns(request, conversation, messages, before_id=before_id, is_end=is_newest)
+    if turns and turns[-1].ending == problem:
+        problem = ""
     if query.get("edit"):
         draft = await _text_of(api, query["edit"], query.get("of") or conversation["id"])
     return await render(
@@ -321,10 +332,10 @@ async def _page(
         conversation=conversation,
         readers=await _readers(request, conversation),
         lists=await _lists(request, agent_id, conversation),
-        turns=await _turns(request, conversation, messages, before_id=before_id),
+        turns=turns,
         last=messages[-1]["id"] if messages else "",
         older=older,
-        is_newest=not query.get("before") and not query.get("message"),
+        is_newest=is_newest,
         blocks=await _blocks(request, agent, conversation),
         run=await _running(api, conversation),
         sought=query.get("message") or "",
@@ -386,8 +397,12 @@ async def _turns(
     messages: Iterable[Json],
     *,
     before_id: str | None = None,
+    is_end: bool = False,
 ) -> list[ShownTurn]:
-    """Return the turns with their changes of memory and with their versions."""
+    """Return the turns with their changes of memory and with their versions.
+
+    With `is_end` no messages follow, so the last turn is complete unless it still runs.
+    """
     turns = list(turns_of(messages))
     scope: Scope = request.scope[REQUEST_SCOPE]
     store = request.app.state.runtime.store
@@ -395,7 +410,7 @@ async def _turns(
     first_ids = [turn.items[0][1]["id"] for turn in turns]
     note = conversation["description"]
 
-    def read(tx: Transaction) -> tuple[Mapping[str, RunChanges], Any, Any]:
+    def read(tx: Transaction) -> tuple[Mapping[str, RunChanges], Any, Any, Any]:
         changes = {}
         states = {}
         if scope.may("memory:read") and run_ids:
@@ -404,9 +419,9 @@ async def _turns(
         versions = conversation_versions.versions_of_turns(
             tx, conversation["id"], note, first_ids, before_id=before_id
         )
-        return changes, states, versions
+        return changes, states, versions, conversation_overviews.ends_of_runs(tx, scope, run_ids)
 
-    changes, states, versions = await store.read(read)
+    changes, states, versions, ends = await store.read(read)
     await _add_picture_texts(request, turns)
     for turn in turns:
         turn.changes = changes.get(turn.run_id) if turn.run_id else None
@@ -415,6 +430,9 @@ async def _turns(
             status = states.get((item.get("step_id"), item.get("label")))
             if status and item.get("status") == "done":
                 item["status"] = _PROPOSAL_WORDS.get(status, status)
+    for turn in turns if is_end else turns[:-1]:
+        if turn.run_id in ends:
+            turn.ending = ending_of(ends[turn.run_id], has_answer=bool(turn.last_answer))
     return turns
 
 

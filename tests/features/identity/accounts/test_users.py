@@ -36,6 +36,19 @@ def test_a_renamed_user_keeps_memory_and_keys(http: httpx2.Client) -> None:
     assert ok(http.patch("/v1/users/lovelace", json={"email": ""}))["email"] is None
 
 
+def test_a_user_without_another_name_is_shown_under_the_new_identifier(
+    http: httpx2.Client,
+) -> None:
+    make_user(http, "sam")
+    assert ok(http.patch("/v1/users/sam", json={"identifier": "kim"}))["name"] == "kim"
+    # Another person who is called so now is not mistaken for the first.
+    assert make_user(http, "sam")["name"] == "sam"
+    ok(http.patch("/v1/users/kim", json={"name": "Kim Novak"}))
+    assert ok(http.patch("/v1/users/kim", json={"identifier": "novak"}))["name"] == "Kim Novak"
+    both = {"identifier": "k.novak", "name": "novak"}
+    assert ok(http.patch("/v1/users/novak", json=both))["name"] == "novak"
+
+
 def test_invalid_users_are_refused_with_a_reason(http: httpx2.Client) -> None:
     make_user(http, "one"), make_user(http, "two")
     assert 'A user "one" already exists' in refused(

@@ -331,7 +331,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 async def test_a_stdio_server_uses_the_same_memory(
     environment: dict[str, str], quick_command: Sequence[str]
 ) -> None:
-    command, *arguments = [*quick_command, "mcp", "--user", "ada"]
+    command, *arguments = [*quick_command, "mcp", "--user", "Zoë 李"]
     for round in range(2):
         server = StdioServerParameters(command=command, args=arguments, env=environment)
         # The client's default is the stream that was captured while its module was imported.
@@ -342,7 +342,7 @@ async def test_a_stdio_server_uses_the_same_memory(
                 change = {"label": "human", "text": "Her name is Ada.", "reason": "She said it."}
                 assert "proposed" in await call_tool(client, "write_memory", **change)
         if not round:
-            approving = [*quick_command, "memory", "approve", "ada", "all"]
+            approving = [*quick_command, "memory", "approve", "Zoë 李", "all"]
             done = await asyncio.create_subprocess_exec(
                 *approving, env=environment, stdout=subprocess.PIPE
             )

@@ -17,6 +17,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from ricordo.domain.scope import LOCAL_USER
+from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from tests.seams.server import Gate, ServerInThread, serving
 from tests.support.browser import Visitor, visit
@@ -665,7 +666,18 @@ def test_a_running_turn_can_be_stopped_and_followed_after_a_reload(
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     runs = place.ask("GET", f"/v1/runs/?agent_id={agent}")
     assert [run["status"] for run in runs] == ["cancelled", "completed"]
+    expect(page.locator("#transcript .ending")).to_have_text("This turn was stopped.")
     go.set()
+    # The reason of a failure stands below the message, once, and also for a later reader.
+    gone = ModelError("llm_bad_request", "The model is gone.")
+    place.server.answers_with(lambda _request: gone)
+    page.get_by_label("Message to Talker").fill("Still there?")
+    page.keyboard.press("Enter")
+    expect(page.locator("#transcript .ending")).to_have_count(2)
+    expect(page.locator("#transcript .ending").last).to_have_text("The model is gone.")
+    expect(page.locator("#chat-error")).to_be_hidden()
+    page.reload()
+    expect(page.get_by_text("The model is gone.")).to_have_count(1)
 
 
 def test_a_group_can_be_created_and_messaged_by_keyboard(visitor: Visitor, place: Place) -> None:

@@ -14,6 +14,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from ricordo.domain.ids import new_id
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply
 from ricordo.errors import ModelError
 from ricordo.features.web.pages.memory_text import panel_lines
 from ricordo.llm.scripted import ScriptedModel, call
@@ -226,8 +228,47 @@ def test_a_failed_turn_shows_the_reason_and_keeps_the_message(talk: Talk, lines:
     lines.append(ModelError("llm_bad_request", "The <model> is gone."))
     page = talk.say("Keep this.")
     assert page.status_code == 400
-    assert "The &lt;model&gt; is gone." in page.text
+    assert page.text.count("The &lt;model&gt; is gone.") == 1
     assert "Keep this." in page.text
+    # A reader who comes later sees the reason too, also after later messages.
+    lines.append("Back.")
+    talk.say("Again.")
+    assert talk.page().count("The &lt;model&gt; is gone.") == 1
+    assert "data-ending" in talk.page(message=talk.messages()[-1]["id"])
+
+
+SILENT: list[tuple[ModelReply, str]] = [
+    (ModelReply((), finish="content_filter"), "content filter withheld the answer"),
+    (ModelReply((), finish="length"), "limit of tokens before it gave an answer"),
+    (ModelReply((TextPart("One, two, th"),), finish="length"), "The answer is cut off"),
+]
+
+
+@pytest.mark.parametrize(("reply", "sentence"), SILENT)
+def test_an_answer_that_is_missing_or_cut_off_has_its_reason_below_the_message(
+    talk: Talk, lines: list[Any], reply: ModelReply, sentence: str
+) -> None:
+    lines.append(reply)
+    talk.say("Count to ten.")
+    page = talk.page()
+    assert page.count(sentence) == 1
+    part = talk.http.get(f"{talk.home}/part", params={"conversation": talk.shared}).text
+    assert part.count(sentence) == 1
+    lines.append("Ten.")
+    talk.say("Go on.")
+    assert talk.page().count("data-ending") == 1
+
+
+def test_an_agent_that_reached_its_limit_of_steps_says_so(talk: Talk, lines: list[Any]) -> None:
+    lines += [call("conversation_search", query=f"q{number}") for number in range(60)]
+    talk.say("Search for ever.")
+    assert talk.page().count("stopped at its limit of steps") == 1
+
+
+def test_complete_and_waiting_turns_have_no_such_reason(talk: Talk, lines: list[Any]) -> None:
+    lines += [call("memory_insert", label="human", new_string="Likes tea."), "Noted."]
+    talk.say("I like tea.")
+    assert "data-ending" not in talk.page()
 
 
 def test_long_conversations_can_be_paged_and_opened_at_a_message(talk: Talk) -> None:
