@@ -302,6 +302,7 @@ def create_app(
             try:
                 yield
             finally:
+                app.stop_document()
                 looking.cancel()
                 await asyncio.wait((looking,))
 

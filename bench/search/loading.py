@@ -1,8 +1,9 @@
 """Fills an archive whose vectors are in pgvector, in a separate process.
 
 `python -m bench.search.loading '{"archive_id": …}'` stores passages, words and vectors with a
-server's functions. Only the merges are larger than a server's, whose many short merges take several
-times as long. The environment names the database. The vectors are also written to two files.
+server's functions. Only the merges are larger than those of a server. A server makes many short
+merges, which take several times as long in all. The environment names the database. The vectors are
+also written to two files.
 """
 
 import asyncio

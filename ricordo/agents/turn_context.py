@@ -323,8 +323,8 @@ class WindowLimit:
         own_window: The window of the conversation's model in tokens, if this turn borrows another
             model.
         gained: Tokens that the turn's last compaction freed.
-        refused: By our estimate, the smallest request that was refused since the last answer; and
-            the window that the refusal named.
+        refused: The smallest request that was refused since the last answer, in tokens by our
+            estimate. Also the window that the refusal named.
     """
 
     token_percent: int = 100

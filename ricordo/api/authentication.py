@@ -241,7 +241,7 @@ class Authentication:
         """Return the local administrator if the server is local, without keys and login.
 
         Args:
-            runtime: The server's parts; None before the server has started, when no key is looked
+            runtime: The server's parts. None before the server has started; then no key is looked
                 up.
             asks: Read the database if the cached result is old. False: use only the cached result.
         """

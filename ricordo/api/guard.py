@@ -269,19 +269,16 @@ class Guard:
             return None
         if not (key or cookie):
             return 401, _SEND_KEY
-        if await self._knows(scope, runtime, key or cookie) or is_open:
-            return None
-        return 401, f"This key is unknown, expired or revoked. {_SEND_KEY}"
-
-    async def _knows(self, scope: Scope, runtime: Any, key: str) -> bool:
-        """Record the scope of this key; return False for an unknown key."""
+        key = key or cookie
         address = (scope.get("client") or ("",))[0]
         is_near = key.startswith(OPERATOR) and _is_near(scope)
         caller = await self._authentication.scope_of(runtime, key, address, is_near=is_near)
         scope[REQUEST_SCOPE] = caller
         if caller is None:
             self._authentication.note_failure(address)
-        return caller is not None
+        if caller or is_open:
+            return None
+        return 401, f"This key is unknown, expired or revoked. {_SEND_KEY}"
 
     def _to_login(self, scope: Scope) -> Response:
         target = "/"

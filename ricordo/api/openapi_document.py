@@ -11,10 +11,13 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+
+from ricordo.errors import Unavailable
 
 _log = logging.getLogger(__name__)
 # On macOS a fork of a process with threads may fail in the system's own libraries.
@@ -34,6 +37,7 @@ class OpenApiDocument:
     def __init__(self, make: Callable[[], bytes]) -> None:
         self._make = make
         self._making: asyncio.Task[bytes] | None = None
+        self._child = Child()
 
     async def text(self) -> bytes:
         """Return the document in JSON.
@@ -41,31 +45,86 @@ class OpenApiDocument:
         It is built once for all callers, outside the event loop.
         """
         if self._making is None or (self._making.done() and self._has_failed(self._making)):
-            self._making = asyncio.create_task(asyncio.to_thread(make_in_child, self._make))
+            self._child = Child()
+            self._making = asyncio.create_task(
+                asyncio.to_thread(make_in_child, self._make, self._child)
+            )
         return await asyncio.shield(self._making)
+
+    def stop(self) -> None:
+        """Kill the child process, so that no thread waits for it when the server stops.
+
+        Requests that wait for the document get Unavailable. A later request makes it again.
+        """
+        self._child.stop()
 
     @staticmethod
     def _has_failed(task: "asyncio.Task[bytes]") -> bool:
         return task.cancelled() or task.exception() is not None
 
 
-def make_in_child(make: Callable[[], bytes]) -> bytes:
+class Child:
+    """The child process of one document, which another thread may kill."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number: int | None = None
+        self.is_stopped = False
+
+    def note(self, number: int) -> None:
+        """Note the process; it is killed at once if `stop` was called before.
+
+        Args:
+            number: The number of the process.
+        """
+        with self._lock:
+            self._number = number
+            if self.is_stopped:
+                os.kill(number, signal.SIGKILL)
+
+    def stop(self) -> None:
+        with self._lock:
+            self.is_stopped = True
+            if self._number is not None:
+                os.kill(self._number, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill the process if it still runs, and read its exit status."""
+        with self._lock:  # afterwards, the number may belong to another process
+            number = self._number
+            self._number = None
+            if number is None:
+                return
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(number, 0)
+
+
+def make_in_child(make: Callable[[], bytes], child: Child | None = None) -> bytes:
     """Return the result of `make` in a child process, or in this process if forking fails.
 
     Args:
         make: Builds the document. It runs in the child, and again here if the child fails.
+        child: Gets the child process; None if nobody will kill it.
+
+    Raises:
+        Unavailable: The child was killed because the server stops.
     """
+    child = child or Child()
     reason = "this system cannot fork safely"
     if MAY_FORK:
         try:
-            return _read_child(make)
+            return _read_child(make, child)
         except (OSError, EOFError, TimeoutError) as error:
             reason = str(error)
+    if child.is_stopped:
+        raise Unavailable("The server is shutting down. Try again when it is back.")
     _log.info("the OpenAPI document is made in the server's own process", extra={"reason": reason})
     return make()
 
 
-def _read_child(make: Callable[[], bytes]) -> bytes:
+def _read_child(make: Callable[[], bytes], child: Child) -> bytes:
     """Fork, and read the child's document.
 
     Raises:
@@ -78,22 +137,20 @@ def _read_child(make: Callable[[], bytes]) -> bytes:
             # Newer versions of Python warn of a fork while threads run. The time limit below ends a
             # child that hangs.
             warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
+            number = os.fork()
     except OSError:
         os.close(reader)
         os.close(writer)
         raise
-    if child == 0:
+    if number == 0:
         _write_and_exit(make, writer)
     os.close(writer)
+    child.note(number)
     try:
         document = _read(reader, time.monotonic() + _PATIENCE)
     finally:
         os.close(reader)
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(child, 0)
+        child.end()
     if not document.endswith(_END):
         raise EOFError("the child process failed")
     return bytes(document[: -len(_END)])

@@ -484,6 +484,10 @@ class Application(FastAPI):
         text = await self._document.text()
         return cast("dict[str, Any]", await offload(lambda: orjson.loads(text), len(text)))
 
+    def stop_document(self) -> None:
+        """Stop making the document, because the server stops."""
+        self._document.stop()
+
     async def _answer_document(self, request: Request) -> Response:
         text = await self._document.text()
         if base := request.scope.get("root_path", "").rstrip("/"):

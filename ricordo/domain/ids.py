@@ -56,8 +56,9 @@ def part_otid(message_id: str, part: int) -> str:
     """Return the offline-threading id of one part of a message.
 
     It is the message's uuid with the last byte replaced by the part's number. The format is the
-    retired Letta V1 server's. There, `80` is the whole message, so later numbers are one higher.
-    Numbers above a byte are added to the bytes before it.
+    retired Letta V1 server's. There the byte `80` means the whole message, so part numbers from
+    0x80 on are one higher. Numbers that do not fit into a byte are carried into the bytes before
+    it.
 
     Args:
         message_id: The id of the message, with its prefix.

@@ -219,6 +219,9 @@ def _by_sign(kind: str, starts: Iterable[str], pattern: str, is_secret: Any = No
     ]
 
 
+# A line break inside a key in any text, raw or as JSON escapes it, with quote marks of mails.
+_ANY_BREAK = re.compile(r"[ \t]{0,4}\\{0,4}(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n)[ \t>|]{0,8}")
+_LEAST_WRAPPED = 16  # characters
 # A line break inside a key. A later piece fills its line.
 _BREAK = r"[ \t]{0,4}\\?\r?\n[ \t>|]{0,8}"
 _BROKEN = (
@@ -353,17 +356,32 @@ def redact(text: str, *, is_strict: bool = False) -> Redacted:
 def without(text: str, secrets: Mapping[str, str]) -> str:
     """Replace known secrets in a text, raw or JSON-escaped, by placeholders.
 
+    A long secret, such as a key, is also found if its lines are broken at other columns.
+
     Args:
         text: A text that may repeat the secrets, such as a part of a model's reply.
         secrets: The kind of each secret, by the secret (`Redacted.secrets`).
     """
     for secret in sorted(secrets, key=len, reverse=True):
-        forms = dict.fromkeys(
-            (secret, *(json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)))
-        )
-        for form in forms:
-            text = text.replace(form, PLACEHOLDER.format(secrets[secret]))
+        text = _wrapped(secret).sub(PLACEHOLDER.format(secrets[secret]), text)
     return text
+
+
+def _wrapped(secret: str) -> re.Pattern[str]:
+    """Return a pattern for the secret, raw or JSON-escaped, with line breaks at any columns."""
+    signs = _ANY_BREAK.sub("", secret)
+    # A short secret, such as a PIN, may be two lines of something else.
+    between = f"(?:{_ANY_BREAK.pattern})?" if len(signs) >= _LEAST_WRAPPED else ""
+    if not between:
+        signs = secret
+    return re.compile(between.join(map(_escaped_forms, signs)))
+
+
+def _escaped_forms(sign: str) -> str:
+    """Return a pattern for a character as it is, and as JSON may escape it."""
+    forms = (sign, *(json.dumps(sign, ensure_ascii=ascii)[1:-1] for ascii in (True, False)))
+    patterns = dict.fromkeys(map(re.escape, forms))
+    return next(iter(patterns)) if len(patterns) == 1 else f"(?:{'|'.join(patterns)})"
 
 
 def redact_values(content: Any) -> Any:

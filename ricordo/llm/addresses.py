@@ -7,8 +7,10 @@ addresses. A later change of the name has no effect.
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import httpx2
 
@@ -40,6 +42,8 @@ MAX_CONNECTIONS = 100
 LIMITS = httpx2.Limits(
     max_connections=MAX_CONNECTIONS, max_keepalive_connections=40, keepalive_expiry=60
 )
+# Addresses whose connections a transport keeps for the next request.
+MOST_POOLS = 64
 # A proxy from the environment is for outside hosts, never for a server on this machine.
 _LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 
@@ -177,10 +181,69 @@ class PrivateAddress(httpx2.UnsupportedProtocol):
     """A host on this machine or in its network. No connection to it is made."""
 
 
+@dataclass(slots=True)
+class _Pool:
+    """The connections to one address of a host.
+
+    `in_use` counts the requests whose responses are still open.
+    """
+
+    transport: httpx2.AsyncHTTPTransport
+    in_use: int = 0
+    is_dropped: bool = False
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request; the pool is in use until its response is closed."""
+        self.in_use += 1
+        try:
+            response = await self.transport.handle_async_request(request)
+        except BaseException:
+            await self.release()
+            raise
+        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - of this transport
+        return httpx2.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_PooledStream(response.stream, self),
+            extensions=response.extensions,
+        )
+
+    async def release(self) -> None:
+        """Note that a response was closed. A dropped pool is closed after the last one."""
+        self.in_use -= 1
+        await self.close_if_unused()
+
+    async def close_if_unused(self) -> None:
+        if self.is_dropped and not self.in_use:
+            await self.transport.aclose()
+
+
+class _PooledStream(httpx2.AsyncByteStream):
+    """The body of a response, which frees its pool when it is closed."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, pool: _Pool) -> None:
+        self._stream = stream
+        self._pool: _Pool | None = pool
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            yield piece
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        finally:
+            pool = self._pool
+            self._pool = None
+            if pool is not None:
+                await pool.release()
+
+
 class PinnedTransport(httpx2.AsyncBaseTransport):
     """Connects to the checked addresses of a host, with one connection pool for each address.
 
-    Tests may replace `lookup`.
+    The pools of the addresses that were used last are kept. Another one is closed as soon as it has
+    no open response. Tests may replace `lookup`.
     """
 
     def __init__(
@@ -195,7 +258,8 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         self._allow_private = allow_private
         self._lookup = lookup or _lookup
         self._limits = limits or httpx2.Limits()
-        self._pools: dict[tuple[str, str], httpx2.AsyncHTTPTransport] = {}
+        # The pool that was used last is at the end.
+        self._pools: OrderedDict[tuple[str, str], _Pool] = OrderedDict()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request to one of the host's addresses, all of which are public."""
@@ -229,19 +293,30 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
             # The certificate must be for the original name.
             extensions={**request.extensions, "sni_hostname": url.raw_host.decode("ascii")},
         )
-        pool = self._pools.get((url.host, number))
-        if pool is None:
+        if (url.host, number) not in self._pools:
             # Loading the certificates is slow and must not block the event loop.
-            new_pool = await asyncio.to_thread(
+            transport = await asyncio.to_thread(
                 httpx2.AsyncHTTPTransport, trust_env=False, limits=self._limits
             )
-            pool = self._pools.setdefault((url.host, number), new_pool)
-        return await pool.handle_async_request(pinned)
+            self._pools.setdefault((url.host, number), _Pool(transport))
+        pool = self._pools[url.host, number]
+        self._pools.move_to_end((url.host, number))
+        # No other task runs between the choice of the pool and `send`, which marks it as in use.
+        try:
+            return await pool.send(pinned)
+        finally:
+            await self._drop_oldest()
+
+    async def _drop_oldest(self) -> None:
+        while len(self._pools) > MOST_POOLS:
+            _, pool = self._pools.popitem(last=False)
+            pool.is_dropped = True
+            await pool.close_if_unused()
 
     async def aclose(self) -> None:
-        for pool in self._pools.values():
-            await pool.aclose()
-        self._pools.clear()
+        while self._pools:
+            _, pool = self._pools.popitem()
+            await pool.transport.aclose()
 
 
 class Connections:

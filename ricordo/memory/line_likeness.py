@@ -21,7 +21,7 @@ _NEGATIONS = frozenset(
     "no not never none without cannot nicht kein keine keinen nie ohne non pas jamais sans mai"
     " senza sin nunca sem".split()
 )
-# Words that add nothing to a thought.
+# Words that do not count in a comparison.
 _EMPTY_WORDS = frozenset(
     "a an the is are was of to in on at and that user users student students their her his she he"
     " they it der die das ist ein eine und le la il un una est".split()

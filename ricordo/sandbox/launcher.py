@@ -1,8 +1,9 @@
 """The first program in the sandbox, which turns into the program of a call.
 
-It imports only the standard library. If no helper program has confined it, it forks a child and
-watches the child. The child gives up its user, its access to files (Landlock) and the system calls
-that it does not need (seccomp). Then it waits for the call, sets the limits, and runs the program.
+It imports only the standard library. If no helper program, such as bubblewrap, has confined this
+process, it forks a child and watches the child. The child gives up its user, its access to files
+(Landlock) and the system calls that it does not need (seccomp). Then it waits for the call, sets
+the limits, and runs the program.
 """
 
 import base64

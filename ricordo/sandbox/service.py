@@ -72,8 +72,8 @@ class SandboxCall:
         files: The content of files in the workspace, by relative path.
         readable: Folders that it can read, at their paths.
         has_network: It may reach public addresses, by a proxy.
-        may_call_server: An address of this server that it may reach by the proxy, such as
-            http://127.0.0.1:8283; "": none.
+        may_call_server: An address of this server, such as http://127.0.0.1:8283, that the program
+            may reach by the proxy. "" allows none.
         server_key: The API key that its requests to the server carry; "": none.
         limits: The resources that it may use.
         on_output: Gets the name "stdout" or "stderr" with each piece of output, as it comes.

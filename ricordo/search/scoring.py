@@ -79,7 +79,7 @@ class SlotLayout:
 class FarNeighbours:
     """Turns that follow each other in a session, but are too far apart for neighbouring slots.
 
-    `before` and `after` (n,) map the first position of a text to that of its neighbour;
+    `before` and `after` (n,) map the first position of a text to that of its neighbour. They hold
     NO_NEIGHBOUR where there is none.
     """
 

@@ -60,15 +60,19 @@ def has_any_tag(tags: Sequence[str]) -> ColumnElement[bool]:
     return tagged_with(agents_tags, agents.c.id, tags, all_tags=False)
 
 
-def ids_among(tx: Transaction, organization_id: str, agent_ids: Select[Any]) -> list[str]:
-    """Return the ids of the selected agents of the organization.
+def ids_among(
+    tx: Transaction, organization_id: str, agent_ids: Select[Any], limit: int
+) -> list[str]:
+    """Return the ids of some of the selected agents of the organization, in their order.
 
     Args:
         tx: The transaction, or a read.
         organization_id: The organization. Its restricted and hidden agents are returned too.
         agent_ids: A select of agent ids, perhaps of several organizations.
+        limit: The most agents.
     """
     statement = select(agents.c.id).where(*_is_among(agent_ids, organization_id))
+    statement = statement.order_by(agents.c.id).limit(limit)
     return [row.id for row in tx.all(statement)]
 
 

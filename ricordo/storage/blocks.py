@@ -457,24 +457,31 @@ def of_tagged_agents(tx: Transaction, scope: Scope, label: str, tag: str) -> lis
     )
 
 
-def of_users(tx: Transaction, scope: Scope, label: str) -> list[Block]:
-    """Return users' blocks with this label that all agents see.
+def page_of_users(
+    tx: Transaction, scope: Scope, label: str, after: int, limit: int
+) -> list[tuple[int, Block]]:
+    """Return some of the users' blocks with this label that all agents see, with their seqs.
 
     Args:
         tx: The transaction.
         scope: The organization. Blocks that the caller may not see raise NotFound.
         label: The block's label.
+        after: The seq of the last block of the page before; 0 for the first page.
+        limit: The most blocks.
     """
     users_chains = select(chains.c.id).where(
         chains.c.organization_id == scope.organization_id, chains.c.owner_kind == "user"
     )
-    ids = (
-        select(blocks.c.id)
+    statement = (
+        select(blocks.c.seq, blocks.c.id)
         .where(blocks.c.chain_id.in_(users_chains), blocks.c.label == label)
-        .where(blocks.c.agent_id.is_(None), blocks.c.course.is_(None))
+        .where(blocks.c.agent_id.is_(None), blocks.c.course.is_(None), blocks.c.seq > after)
         .order_by(blocks.c.seq)
+        .limit(limit)
     )
-    return by_ids(tx, scope, [row.id for row in tx.all(ids)])
+    rows = tx.all(statement)
+    found = {block.id: block for block in by_ids(tx, scope, [row.id for row in rows])}
+    return [(row.seq, found[row.id]) for row in rows]
 
 
 def attached(tx: Transaction, agent_id: str) -> list[Block]:

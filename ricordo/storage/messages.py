@@ -286,7 +286,7 @@ def move(
         tx: The transaction.
         moved: The messages.
         run_id: The run that gets them.
-        created_at: Their new time in microseconds UTC; None: each has its time as before.
+        created_at: Their new time in microseconds UTC; None: each keeps its time.
     """
     changed = [
         replace(message, run_id=run_id, created_at=created_at or message.created_at)

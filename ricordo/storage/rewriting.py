@@ -381,7 +381,7 @@ class _Rewriting:
             text_key = Place(row.label)
             values: dict[str, Any] = {
                 "value": self.changes.text(text_key, row.value),
-                "metadata": self.changes.settings(text_key, row.metadata),
+                **self.changes.settings(text_key, {"metadata": row.metadata}),
             }
             if row.description:
                 values["description"] = self.changes.words(text_key, row.description)

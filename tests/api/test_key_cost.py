@@ -11,15 +11,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from ricordo.api import authentication
-from ricordo.api.authentication import DELAY, MOST_FAILURES
+from ricordo.api.authentication import _SESSION as SESSION
+from ricordo.api.authentication import DELAY, LONG_SESSION_SECONDS, MOST_FAILURES
+from ricordo.domain import clock as clocks
+from ricordo.storage import keys
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import api_keys
 from tests.seams.people import OPERATOR, People, bearer
 from tests.seams.server import MODEL, serving
 from tests.seams.stores import Counted, count_statements
 from tests.support import postgres
 
 SECOND = 1.0
+DAY = 24 * 3600
+HOUR = 3600 * clocks.SECOND  # microseconds
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +167,73 @@ def test_a_key_of_an_erased_user_stops_working_at_once(people: People) -> None:
     assert people.send(key, "GET", "/users/gone/blocks").status_code == 200
     assert people.send(OPERATOR, "DELETE", "/users/gone").status_code == 202
     assert people.send(key, "GET", "/v1/agents/").status_code == 401
+
+
+def test_what_was_read_before_a_change_of_keys_is_not_kept_after_it(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "_FRESH", 600.0)
+    known = people.server.app.state.authentication
+    key = people.key("ivy")
+    read = keys.authenticate
+
+    def read_before_a_change(tx: Transaction, hash: str) -> Any:
+        row = read(tx, hash)
+        known.forget()
+        return row
+
+    def revoke(at: int | None) -> None:
+        of_ivy = update(api_keys).where(api_keys.c.name == "ivy").values(revoked_at=at)
+        people.server.write(lambda tx: tx.run(of_ivy))
+
+    def status() -> int:
+        return people.send(key, "GET", "/v1/agents/").status_code
+
+    monkeypatch.setattr(keys, "authenticate", read_before_a_change)
+    assert status() == 200
+    revoke(1)
+    assert status() == 401
+    revoke(None)
+    assert status() == 200
+    monkeypatch.setattr(keys, "authenticate", read)
+    for at, later in ((1, 401), (None, 200)):
+        before = status()
+        revoke(at)
+        assert status() == before  # It is kept.
+        known.forget()
+        assert status() == later
+
+
+def test_a_key_ends_in_time_although_its_look_up_is_kept(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "_FRESH", 600.0)
+    clock = people.server.runtime.store.clock
+    key = people.key("kay", expires_at=clock.now() + HOUR)
+    assert people.send(key, "GET", "/v1/agents/").status_code == 200
+    later = clock.now() + HOUR
+    monkeypatch.setattr(clock, "now", lambda: later)
+    assert people.send(key, "GET", "/v1/agents/").status_code == 401
+
+
+def test_a_session_is_valid_for_its_time_and_only_as_it_was_signed(people: People) -> None:
+    known = people.server.app.state.authentication
+    session = known.open_session(OPERATOR, 60)
+    assert people.send(session, "GET", "/v1/agents/").status_code == 200
+    digest, until, signature = session.removeprefix(SESSION).split("_")
+    for wrong in (
+        known.open_session(OPERATOR, 0),
+        known.open_session(OPERATOR, -60),
+        # No server gives so much time. A server whose clock was wrong may have given it.
+        known.open_session(OPERATOR, LONG_SESSION_SECONDS + 2 * DAY),
+        known.open_session("another key", 60),
+        f"{SESSION}{digest}_{int(until) + 1}_{signature}",
+        f"{SESSION}{digest}_{until}_{signature[:-1]}",
+        f"{SESSION}{digest}_{until}_",
+    ):
+        assert people.send(wrong, "GET", "/v1/agents/").status_code == 401, wrong
+    longest = known.open_session(OPERATOR, LONG_SESSION_SECONDS)
+    assert people.send(longest, "GET", "/v1/agents/").status_code == 200
 
 
 def test_a_second_server_refuses_a_revoked_key_within_a_second(

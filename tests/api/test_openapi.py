@@ -7,10 +7,12 @@ import asyncio
 import json
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import jsonschema_rs
@@ -20,7 +22,9 @@ from fastapi import FastAPI
 
 from ricordo.api import openapi_document
 from ricordo.api.call import IGNORED_QUERIES
+from ricordo.api.routing import Application
 from ricordo.app import create_app
+from ricordo.errors import Unavailable
 from ricordo.settings import ProviderSettings, Settings
 from tests.seams.server import ServerInThread, serving
 
@@ -375,6 +379,66 @@ def test_a_child_process_inherits_no_open_files_of_the_server(
         is_child, *held = json.loads(openapi_document.make_in_child(make))
     assert is_child
     assert [name.partition(":")[0] for name in held] == ["pipe"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_server_stops_although_the_child_process_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that waited for the child delayed the end of the server by five minutes."""
+    monkeypatch.setattr(openapi_document, "MAY_FORK", True)
+    monkeypatch.setattr(Application, "_make_document", lambda _: signal.pause())
+    children: Queue[int] = Queue()
+    fork = os.fork
+
+    def fork_and_note() -> int:
+        child = fork()
+        children.put(child)
+        return child
+
+    monkeypatch.setattr(os, "fork", fork_and_note)
+    with serving(tmp_path / "data") as running:
+        asyncio.run_coroutine_threadsafe(running.app.document(), running.loop)
+        child = children.get(timeout=60)
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+async def test_who_waits_for_the_document_is_told_that_the_server_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(openapi_document, "MAY_FORK", True)
+    hangs = [True]
+
+    def make() -> bytes:
+        if hangs:
+            signal.pause()
+        return b"{}"
+
+    document = openapi_document.OpenApiDocument(make)
+    asking = asyncio.create_task(document.text())
+    await asyncio.sleep(0)
+    document.stop()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await asking
+    hangs.clear()
+    assert await document.text() == b"{}"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_that_was_killed_before_it_was_noted_is_killed_then() -> None:
+    stopped = openapi_document.Child()
+    stopped.stop()
+    process = os.fork()
+    if process == 0:
+        signal.pause()
+    stopped.note(process)
+    stopped.end()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    stopped.stop()
 
 
 def _refuse() -> int:

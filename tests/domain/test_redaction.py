@@ -1,6 +1,7 @@
 """Secrets are replaced by their kind, ordinary notes stay, and no text makes that slow."""
 
 import json
+import string
 from collections.abc import Callable
 from itertools import product
 
@@ -234,6 +235,40 @@ def test_removed_secrets_can_be_removed_from_other_texts() -> None:
         json.dumps("Tr0ub4\\dor€", ensure_ascii=False),
     ):
         assert without(said, found.secrets).strip('"') == "[secret removed: password]"
+
+
+_LETTERS = string.ascii_letters + string.digits + "+/"
+KEY = "".join(_LETTERS[number * number * 7 % len(_LETTERS)] for number in range(260)) + "=="
+
+
+def wrapped(columns: int, between: str = "\n") -> str:
+    lines = (KEY[start : start + columns] for start in range(0, len(KEY), columns))
+    marks = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----"
+    return between.join((marks[0], *lines, marks[1]))
+
+
+@given(
+    st.integers(20, 90),
+    st.integers(5, 300),
+    st.sampled_from(["\n", "\r\n", "\n  ", "\n> ", " \\\n"]),
+    st.booleans(),
+)
+def test_a_removed_key_is_removed_from_texts_that_break_it_at_other_columns(
+    stored_columns: int, columns: int, between: str, is_json: bool
+) -> None:
+    secrets = redact(f"Keep this:\n{wrapped(stored_columns)}").secrets
+    assert [*secrets.values()] == ["private key"]
+    said = f"It is {wrapped(columns, between)} now."
+    said = json.dumps({"text": said}) if is_json else said
+    shown = without(said, secrets)
+    assert "It is [secret removed: private key] now." in shown
+    assert without(KEY[:200], secrets) == KEY[:200]
+
+
+def test_two_lines_are_no_short_secret() -> None:
+    secrets = redact("My PIN is 1234").secrets
+    assert without("12\n34", secrets) == "12\n34"
+    assert without("1234", secrets) == "[secret removed: pin]"
 
 
 def test_in_strict_mode_a_name_or_a_prefix_is_enough() -> None:

@@ -1,14 +1,21 @@
 """Addresses from users: which are allowed, the IP address that is used, and redirects."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx2
 import pytest
 
 from ricordo.errors import Invalid, Unavailable
 from ricordo.llm import addresses
-from ricordo.llm.addresses import Connections, PublicConnections, is_public, post, require_callable
+from ricordo.llm.addresses import (
+    Connections,
+    PinnedTransport,
+    PublicConnections,
+    is_public,
+    post,
+    require_callable,
+)
 from tests.support.model_server import Answer, ModelServer
 
 
@@ -215,3 +222,57 @@ async def test_a_users_address_that_resolves_to_a_private_one_is_refused_before_
                 await connections.client().get("http://nobody.example/")
             assert server.connections == 0
             await connections.close()
+
+
+async def test_only_the_pools_of_the_last_addresses_stay_open(
+    receiver: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open response keeps its connection, also when its pool was dropped."""
+
+    async def lookup(_host: str, _port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(addresses, "MOST_POOLS", 2)
+    transport = PinnedTransport("X", allow_private=True, lookup=lookup)
+    async with httpx2.AsyncClient(transport=transport) as client:
+
+        def url(number: int) -> str:
+            return f"http://host-{number}.test:{receiver.port}/v1/models"
+
+        async with client.stream("GET", url(0)) as first:
+            for number in range(1, 9):
+                assert (await client.get(url(number))).status_code == 200
+            await until(lambda: len(receiver._open) == 3)
+            assert b"scripted-1" in await first.aread()
+        await until(lambda: len(receiver._open) == 2)
+        assert receiver.connections == 9
+        for number in (8, 7, 8):  # these are still connected
+            await client.get(url(number))
+        assert receiver.connections == 9
+        await client.get(url(1))
+        assert receiver.connections == 10
+        await until(lambda: len(receiver._open) == 2)
+    await until(lambda: not receiver._open)
+
+
+async def test_a_failed_request_leaves_no_pool_in_use(
+    receiver: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lookup(_host: str, _port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(addresses, "MOST_POOLS", 1)
+    transport = PinnedTransport("X", allow_private=True, lookup=lookup)
+    async with httpx2.AsyncClient(transport=transport) as client:
+        receiver.push(Answer(wire=b"HTTP/1.1 ok\r\n\r\n"))
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await client.get(f"http://one.test:{receiver.port}/")
+        for name in ("two", "three"):
+            await client.get(f"http://{name}.test:{receiver.port}/")
+        await until(lambda: len(receiver._open) == 1)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - the server's sockets notify nobody
+            await asyncio.sleep(0.01)

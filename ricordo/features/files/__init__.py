@@ -17,7 +17,10 @@ feature = Feature(
         "ricordo.features.files.workspaces.routes",
         "ricordo.features.files.workspaces.pages",
     ),
-    jobs=("ricordo.features.files.folders.ingestion:HANDLERS",),
+    jobs=(
+        "ricordo.features.files.folders.ingestion:HANDLERS",
+        "ricordo.features.files.folders.service:HANDLERS",
+    ),
     tools=(
         "ricordo.features.files.folders.tools:TOOLS",
         "ricordo.features.files.latex.tools:TOOLS",

@@ -159,6 +159,19 @@ def count_turn(
         counted = row.turns
 
 
+def keep_due(tx: Transaction, group_id: str, user_id: str | None, frequency: int) -> None:
+    """Let the next turn be due again, because this one planned no run.
+
+    Args:
+        tx: The transaction, in which `count_turn` returned 0.
+        group_id: The group of the sleeptime agents.
+        user_id: The user of the turn, or None.
+        frequency: The number of turns from one run to the next, at least 1.
+    """
+    key = {"of_group": group_id, "of_user": user_id or NO_USER}
+    tx.run(_COUNT, key | {"counted": 0, "new_turns": frequency - 1})
+
+
 def is_paused(tx: Transaction, group_id: str, user_id: str | None) -> bool:
     """Return True if the user said "not now".
 

@@ -124,20 +124,26 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
             sleep_queries.begin(tx, replace(mark, said_to=before))
     # A run is due after the first turn, and then after every `frequency` turns. Null means after
     # each turn, and 0 means never.
+    frequency = turn_end.frequency or 1
     count = sleep_queries.count_turn(
-        tx, turn_end.group_id, run.user_id, turn_end.frequency or 1, turn_end.counted
+        tx, turn_end.group_id, run.user_id, frequency, turn_end.counted
     )
     if turn_end.is_paused:
         for mark in marks:
             sleep_queries.say(tx, mark)  # so messages that are in view now are not read later
         sleep_queries.skip(tx, turn_end.group_id, run.user_id)
     is_due = not (turn_end.is_paused or turn_end.frequency == 0 or count)
-    if not is_due or not readable_to or _are_users(new):
+    if not is_due:
         return []
-    planned = [
-        _plan(tx, turn.runtime, turn_end.organization_id, id, run) for id in turn_end.member_ids
-    ]
-    return [run_id for run_id in planned if run_id]
+    planned: list[str | None] = []
+    if readable_to and not _are_users(new):
+        planned = [
+            _plan(tx, turn.runtime, turn_end.organization_id, id, run) for id in turn_end.member_ids
+        ]
+    run_ids = [run_id for run_id in planned if run_id]
+    if not run_ids:
+        sleep_queries.keep_due(tx, turn_end.group_id, run.user_id, frequency)
+    return run_ids
 
 
 def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) -> int:

@@ -48,8 +48,8 @@ class DatabaseMark:
         numbers: The sum of the highest row numbers that were assigned.
         path: The absolute path of the database.
         boot: An id of the machine's boot in which the mark was written.
-        former: After a change of identity, the previous identity, which the file has until `-wal`
-            is written back; 0: none.
+        former: The previous identity after a change of identity, or 0. The file has it until `-wal`
+            is written back.
     """
 
     identity: int

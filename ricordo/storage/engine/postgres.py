@@ -205,6 +205,9 @@ class PostgresStore(SqlStore):
                     tx.connection.invalidate()
                 raise
             is_done = True  # only the commit is left
+            # SQLAlchemy's commit, which follows, then has nothing to send.
+            self._note("COMMIT")
+            _command(tx.connection, "COMMIT")
             return result
 
         try:
@@ -232,10 +235,6 @@ class PostgresStore(SqlStore):
     def _begin(self, connection: Connection, begin: str) -> None:
         self._note(begin)
         _command(connection, begin)
-
-    def _commit(self, tx: Transaction) -> None:
-        self._note("COMMIT")
-        _command(tx.connection, "COMMIT")
 
     def _note(self, sql: str) -> None:
         for observer in self.statements.observers:

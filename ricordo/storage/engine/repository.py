@@ -33,8 +33,8 @@ class Page:
 
     Attributes:
         limit: The most rows.
-        before: The id of a row. The page lies before it: directly before it, unless `after` or
-            `from_start` is set.
+        before: The id of a row. All rows of the page come before it. They come directly before it,
+            unless `after` or `from_start` is set.
         after: The id of a row. The page begins after it.
         order: The order of the list, usually by creation.
         from_start: The page begins at the start of the list, even if `before` is set.

@@ -322,16 +322,12 @@ class SqlStore:
             self._begin(connection, begin)
             tx = Transaction(connection, self.clock, self.statements, self.cache, self.quotas)
             result = work(tx)
-            self._commit(tx)
         for callback in tx.after_commit:
             callback()
         return result
 
     def _begin(self, connection: Connection, begin: str) -> None:
         connection.exec_driver_sql(begin)
-
-    def _commit(self, tx: Transaction) -> None:
-        """Commit, if the store does so itself. Otherwise SQLAlchemy commits right after."""
 
     def _connection(self) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)

@@ -15,8 +15,8 @@ from sqlalchemy import select, text
 
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
-from ricordo.errors import ModelError
-from ricordo.features.groups import sleep_queries
+from ricordo.errors import ModelError, Unavailable
+from ricordo.features.groups import sleep_queries, sleeptime
 from ricordo.llm.scripted import Line, call
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.schema.core_tables import jobs, steps
@@ -201,6 +201,30 @@ def test_the_sleeping_agent_runs_after_the_first_turn_and_every_nth_turn(
     group = ok(http.get(f"/v1/groups/{agent['multi_agent_group']['id']}"))
     assert group["turns_counter"] == 1
     assert group["last_processed_message_id"].startswith("message-")
+
+
+def test_a_due_run_that_could_not_be_planned_follows_the_next_turn(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers_with(finish_edits)
+    agent = main_agent(http)
+    set_frequency(http, agent, 3)
+
+    def talk(first: int, last: int) -> list[list[str]]:
+        return [say(http, agent, f"Turn {number}.", "ada") for number in range(first, last)]
+
+    def fail(*_: Any) -> None:
+        raise Unavailable("The prompt cannot be rendered.")
+
+    # For a while, the sleeping agent gets no conversation.
+    with monkeypatch.context() as patch:
+        patch.setattr(sleeptime, "begin_default", fail)
+        assert talk(0, 2) == [[], []]
+    started = talk(2, 6)
+    assert [len(ids) for ids in started] == [1, 0, 0, 1]
+    wait_for_runs(http, [run_id for ids in started for run_id in ids])
+    told = "\n".join(transcripts_of(server))
+    assert [told.count(f"user: Turn {number}.") for number in range(6)] == [1] * 6
 
 
 @pytest.mark.parametrize(

@@ -179,14 +179,16 @@ def hide_folder(tx: Transaction, folder_id: str, organization_id: str) -> None:
     )
 
 
-def agents_of(tx: Transaction, folder: Folder) -> list[str]:
-    """Return the ids of all agents that have the folder attached.
+def agents_of(tx: Transaction, folder_id: str, organization_id: str, limit: int) -> list[str]:
+    """Return the ids of some agents that have the folder attached.
 
     Args:
         tx: The transaction, or a read.
-        folder: The folder; only agents of its organization are returned.
+        folder_id: The folder, which may be hidden.
+        organization_id: The organization of the agents.
+        limit: The most agents.
     """
-    return agent_lookup.ids_among(tx, folder.organization_id, _agents_with(folder.id))
+    return agent_lookup.ids_among(tx, organization_id, _agents_with(folder_id), limit)
 
 
 def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, page: Page) -> list[str]:
@@ -618,15 +620,17 @@ def purge_file(tx: Transaction, file_id: str, before: BeforePurge) -> bool:
 
 _ATTACH = Missing(folders_agents)
 _DETACH = delete(folders_agents).where(equal(folders_agents, "agent_id", "folder_id"))
+# A deleted folder is detached from its agents in portions.
+_IS_SHOWN = folders.c.organization_id != deletion.DELETED
 _ATTACHED = (
     _FOLDERS.select.join(folders_agents, folders_agents.c.folder_id == folders.c.id)
-    .where(equal(folders_agents, "agent_id"))
+    .where(equal(folders_agents, "agent_id"), _IS_SHOWN)
     .order_by(folders_agents.c.seq)
 )
 _ATTACHED_TO_ANY = (
     _FOLDERS.select.add_columns(folders_agents.c.agent_id)
     .join(folders_agents, folders_agents.c.folder_id == folders.c.id)
-    .where(one_of(folders_agents.c.agent_id, "agent_ids"))
+    .where(one_of(folders_agents.c.agent_id, "agent_ids"), _IS_SHOWN)
     .order_by(folders_agents.c.seq)
 )
 _NEWEST_FIRST = (files.c.created_at.desc(), files.c.seq.desc())

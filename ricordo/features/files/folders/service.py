@@ -7,6 +7,7 @@ from typing import Literal
 
 from ricordo.domain.agent import Agent
 from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.domain.text import normal_name
@@ -15,13 +16,17 @@ from ricordo.features.files.folders import queries
 from ricordo.features.files.folders.ingestion import add_ingestion, delete_file
 from ricordo.features.files.folders.records import File, Folder
 from ricordo.features.files.folders.texts import type_of
-from ricordo.storage import agents, archives, deletion, tools
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, archives, deletion, jobs, tools
 from ricordo.storage.archives import FOLDER
 from ricordo.storage.engine.store import Transaction
 
 Duplicates = Literal["skip", "error", "suffix", "replace"]
 TOOLS = ("open_files", "grep_files", "semantic_search_files")
 MARK = "has_folders"  # in the settings of an agent with folders
+DETACH = "files.detach_folder"
+DETACHED_AT_ONCE = 50  # agents
+_ATTEMPTS = 100  # each killed one may have detached many agents
 _LONGEST_NAME = 255
 _PART = 1024 * 1024  # bytes of one row of an upload
 
@@ -141,7 +146,7 @@ def update_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
 def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
     """Detach the folder from its agents and hide it at once.
 
-    A job purges its contents.
+    If very many agents have it, a job detaches the others. Then a job purges its contents.
 
     Args:
         tx: The transaction.
@@ -154,12 +159,39 @@ def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
     """
     folder = queries.get_folder_for_change(tx, scope, folder_id)
     require_may_write(scope, folder.user_id)
-    for agent_id in queries.agents_of(tx, folder):
-        _detach(tx, folder.organization_id, agent_id, folder_id)
+    is_detached = _detach_some(tx, folder.organization_id, folder_id)
     queries.hide_files(tx, queries.ids_of_files(tx, folder_id))
     deletion.hide(tx, "archive", [folder.archive_id])
     queries.hide_folder(tx, folder_id, deletion.DELETED)
-    deletion.add_job(tx, folder.organization_id, "archive", folder.archive_id)
+    if is_detached:
+        deletion.add_job(tx, folder.organization_id, "archive", folder.archive_id)
+    else:
+        payload = {"folder_id": folder_id, "archive_id": folder.archive_id}
+        job = Job(DETACH, folder.organization_id, payload, key=folder_id, most_attempts=_ATTEMPTS)
+        jobs.add(tx, job)
+
+
+async def detach_from_agents(runtime: Runtime, job: Job, report: Report) -> None:
+    """Detach a deleted folder from its agents in portions, and add the job that purges it.
+
+    Args:
+        runtime: The running server.
+        job: A job of the kind DETACH. Its payload names the folder and its archive.
+        report: Gets the number of portions.
+    """
+    folder_id = job.payload["folder_id"]
+    organization_id = job.organization_id
+
+    def detach(tx: Transaction) -> bool:
+        is_detached = _detach_some(tx, organization_id, folder_id)
+        if is_detached:
+            deletion.add_job(tx, organization_id, "archive", job.payload["archive_id"])
+        return is_detached
+
+    count = 1
+    while not await runtime.store.write(detach):
+        report(count, count)
+        count += 1
 
 
 def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> File:
@@ -303,6 +335,14 @@ def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) 
     _detach(tx, scope.organization_id, agent_id, folder_id)
 
 
+def _detach_some(tx: Transaction, organization_id: str, folder_id: str) -> bool:
+    """Detach the folder from a portion of its agents; return True if no agent is left."""
+    agent_ids = queries.agents_of(tx, folder_id, organization_id, DETACHED_AT_ONCE + 1)
+    for agent_id in agent_ids[:DETACHED_AT_ONCE]:
+        _detach(tx, organization_id, agent_id, folder_id)
+    return len(agent_ids) <= DETACHED_AT_ONCE
+
+
 def _detach(tx: Transaction, organization_id: str, agent_id: str, folder_id: str) -> None:
     everything = Scope(organization_id)
     agents.lock(tx, everything, agent_id)
@@ -364,3 +404,6 @@ def _require_free(tx: Transaction, scope: Scope, folder: Folder) -> None:
     other = queries.find_folder(tx, scope.organization_id, folder.name, folder.user_id)
     if other is not None and other.id != folder.id:
         raise Conflict(f'A folder named "{folder.name}" already exists. Choose another name.')
+
+
+HANDLERS = (JobHandler(DETACH, detach_from_agents),)

@@ -63,8 +63,8 @@ def stated_time(sentence: str, said_at: int, *, is_ahead: bool = False) -> State
     if not ranges:
         return None
     start, end = ranges[0]
-    # A date without a year gives ranges in earlier years too. They come first in the list, so the
-    # end of a span is the first range that begins after its start.
+    # A date without a year gives ranges in earlier years too. They come before the end of a span in
+    # the list. So the end is the first range that begins after the start.
     last = next((later for later in ranges[1:] if later[0] > start), None)
     if last and _SPAN.search(sentence):
         return StatedTime(start, last[1], _precision(*ranges[0]))

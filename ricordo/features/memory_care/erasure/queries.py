@@ -591,16 +591,20 @@ def cover_messages(
     tx.run(update(conversations).where(conversations.c.id == id).values(prompt_key=""))
 
 
-def add_job(tx: Transaction, organization_id: str, erasure: Erasure) -> Job:
+def add_job(
+    tx: Transaction, organization_id: str, erasure: Erasure, after: Erasure | None = None
+) -> Job:
     """Add the job that carries out an erasure.
 
     Args:
         tx: The transaction.
         organization_id: The organization of the user.
         erasure: The state with which the job begins.
+        after: An earlier erasure of the same user; the two jobs never run at the same time.
     """
+    key = (after or erasure).id
     payload = erasure.model_dump(mode="json")
-    job = Job(JOB, organization_id, payload, key=erasure.id, most_attempts=_ATTEMPTS)
+    job = Job(JOB, organization_id, payload, key=key, most_attempts=_ATTEMPTS)
     return job_rows.add(tx, job) or job
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +22,13 @@ from ricordo.secret import Secret
 from ricordo.storage import agent_access, deletion, runs, users
 from ricordo.storage.deletion import DELETED, is_in
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, agents_archives, conversations, messages
+from ricordo.storage.schema.core_tables import (
+    agents,
+    agents_archives,
+    agents_users,
+    conversations,
+    messages,
+)
 from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains, proposals
 
@@ -49,7 +55,8 @@ async def forget(
         with_agents: Forget also the agents that only this user has.
 
     Returns:
-        The state or the receipt, also when called again.
+        The state or the receipt, also when called again. If only the later call asks to forget the
+        agents, another erasure begins for them.
 
     Raises:
         NotFound: if no user has this name, and no forgotten user had it.
@@ -57,7 +64,7 @@ async def forget(
     """
     user = await runtime.store.read(lambda tx: users.find(tx, scope, name))
     if user is None:
-        return await _asked_before(runtime, scope, name)
+        return await _asked_before(runtime, scope, name, with_agents=with_agents)
     if user.id == LOCAL_USER:
         raise Conflict(
             "This user runs the server and cannot be erased. Delete this user's agents, or stop "
@@ -78,8 +85,11 @@ async def forget(
         for agent_id in agent_access.agents_of(tx, user.id):
             # An agent that was restricted to this user must not become available to all users.
             agent_access.attach_user(tx, agent_id, LOCAL_USER)
+        own_agents, kept_agents = agents_of(tx, scope.organization_id, user.id)
         if with_agents:
-            hide_agents(tx, scope, hidden)
+            hide_agents(tx, hidden, own_agents, kept_agents)
+        else:
+            hidden.left_agents = own_agents
         late_runs = _running(tx, {*about, *hidden.own_agents})
         for run in late_runs:
             close_run(tx, run, "cancelled")
@@ -144,16 +154,108 @@ async def forgotten_names(runtime: Runtime) -> Callable[[str, str], bool]:
     )
 
 
-async def _asked_before(runtime: Runtime, scope: Scope, name: str) -> Receipt:
+async def _asked_before(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool) -> Receipt:
+    """Return the state or receipt of the user's newest erasure.
+
+    If that erasure left the user's agents, and they are to be deleted now, another one begins.
+    """
     data_dir = runtime.settings.data_dir
     hashed = await asyncio.to_thread(
         receipts.hash_of_name, Secret(data_dir), scope.organization_id, name
     )
+    if with_agents and (state := await _forget_left_agents(runtime, scope, hashed)):
+        return state
     receipt = await _known(runtime, scope, lambda erasure: hashed in erasure.names)
     receipt = receipt or await asyncio.to_thread(receipts.find_by_name, data_dir, hashed)
     if receipt is None or not _may_read(scope, receipt):
         raise NotFound(f'There is no user "{name[:255]}", and none was forgotten. Check the name.')
     return receipt
+
+
+async def _forget_left_agents(runtime: Runtime, scope: Scope, hashed: str) -> Receipt | None:
+    """Begin the erasure of the agents that the user's newest erasure left.
+
+    Returns None if it left none, or if its job was deleted, which knows them.
+
+    Args:
+        runtime: The running server.
+        scope: The caller.
+        hashed: The hash of the user's name.
+    """
+
+    def begin_again(tx: Transaction) -> tuple[Erasure, list[Run]] | None:
+        matching = (erasure for _, erasure in queries.known(tx) if hashed in erasure.names)
+        earlier = next(matching, None)
+        if earlier is None or not earlier.left_agents or not _may_repeat(scope, earlier):
+            return None
+        erasure = Erasure(
+            id=new_id(receipts.PREFIX),
+            user_id=earlier.user_id,
+            organization_id=earlier.organization_id,
+            subject=earlier.subject,
+            names=earlier.names,
+            asked_at=to_datetime(tx.clock.now()).isoformat(),
+            asked_by=scope.user_id,
+            database=earlier.database,
+        )
+        own_agents, kept_agents = _still_own(tx, earlier)
+        deletion.prepare(tx)
+        hide_agents(tx, erasure, own_agents, kept_agents)
+        late_runs = _running(tx, {*own_agents})
+        for run in late_runs:
+            close_run(tx, run, "cancelled")
+        queries.add_job(tx, erasure.organization_id, erasure, after=earlier)
+        return erasure, late_runs
+
+    begun = await runtime.store.write(begin_again)
+    if begun is None:
+        return None
+    erasure, late_runs = begun
+    await _cancel(runtime, late_runs)
+    log.info("a user's agents are being deleted", extra={"receipt": erasure.id})
+    return _state(erasure)
+
+
+def _may_repeat(scope: Scope, erasure: Erasure) -> bool:
+    return receipts.may_read(scope, erasure.organization_id, erasure.subject, erasure.asked_by)
+
+
+def _still_own(tx: Transaction, earlier: Erasure) -> tuple[list[str], dict[str, str]]:
+    """Return the left agents that nobody else has used since, and the reasons to keep the others.
+
+    Args:
+        tx: The transaction, which locks the agents.
+        earlier: The erasure that left them.
+    """
+    forgotten_at = to_micros(datetime.fromisoformat(earlier.asked_at))
+    is_left = is_in(agents.c.id, sorted(earlier.left_agents))
+    is_left &= agents.c.organization_id == earlier.organization_id
+    rows = tx.all(select(agents.c.id).where(is_left).order_by(agents.c.id).with_for_update())
+    own_agents: list[str] = []
+    kept_agents: dict[str, str] = {}
+    for row in rows:
+        # The erasure removes the user from the agent and its default conversation. Then both name
+        # no user.
+        reason = _why_kept(tx, row.id, earlier.user_id, earlier.user_id)
+        reason = reason or _why_in_use(tx, row.id, earlier.user_id, forgotten_at)
+        if reason:
+            kept_agents[row.id] = reason
+        else:
+            own_agents.append(row.id)
+    return own_agents, kept_agents
+
+
+def _why_in_use(tx: Transaction, agent_id: str, user_id: str, since: int) -> str | None:
+    """Return the reason why somebody uses an agent since its user was forgotten, or None."""
+    is_other = agents_users.c.user_id.not_in([user_id, LOCAL_USER])
+    attached = select(agents_users.c.user_id).where(agents_users.c.agent_id == agent_id, is_other)
+    if tx.first(attached):
+        return "others may use it"
+    is_newer = (messages.c.role == "user") & (messages.c.created_at > since)
+    written = select(messages.c.seq).where(messages.c.agent_id == agent_id, is_newer).limit(1)
+    if tx.first(written):
+        return "it was used after the user was forgotten"
+    return None
 
 
 def _may_read(scope: Scope, receipt: Receipt) -> bool:
@@ -275,15 +377,18 @@ def hide_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
     tx.run(update(conversations).where(is_item, is_visible).values(deleted_at=tx.clock.now()))
 
 
-def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
+def hide_agents(
+    tx: Transaction, erasure: Erasure, own_agents: Sequence[str], kept_agents: Mapping[str, str]
+) -> None:
     """Hide the user's agents, with the archives and memory that no other agent has.
 
     Args:
         tx: The transaction.
-        scope: The caller, for the organization.
         erasure: The state with the user, which is changed.
+        own_agents: The agents that only the user has.
+        kept_agents: The user's other agents, with the reasons to keep them.
     """
-    own_agents, kept_agents = agents_of(tx, scope.organization_id, erasure.user_id)
+    erasure.covers_agents = True
     erasure.own_agents += own_agents
     erasure.kept_agents |= kept_agents
     deletion.hide(tx, "agent", erasure.own_agents)

@@ -131,7 +131,13 @@ class BlockSource:
         finds = _Finds(chain_id, needle, fixed_labels)
         finds.texts = {id: text for id, text in texts.items() if needle.units(text)}
         for row in tx.all(_BLOCKS, parameters):
-            finds.add("block", row.label, row.value, row.description, *strings_in(row.metadata))
+            finds.add(
+                "block",
+                row.label,
+                row.value,
+                row.description,
+                *strings_in(row.metadata, is_free=True),
+            )
         for row in tx.all(_VERSIONS, parameters):
             finds.add_version(row)
         for row in tx.all(_LOG, parameters):

@@ -52,6 +52,10 @@ _LONGEST = 200_000  # characters of a text that are compared by words
 _MOST_WORDS = 60
 # A line that contains only a list's mark or a field's name.
 _EMPTY_LINE = re.compile(r"^[\s>*+#•–—-]*+(?:\d{1,3}[.)]\s*+)?$")
+# Names of columns and members whose JSON people and programs choose freely. Numbers in it, for
+# example a phone number, are read like texts, and no name is opaque. All other JSON has a form that
+# its readers need, so only its texts are changed.
+FREE = frozenset(("metadata", "metadata_"))
 # Names of members of stored JSON that contain no text of people.
 OPAQUE = frozenset(
     "call_id data evicted id kind media_type name provider redacted request_id role said signature"
@@ -189,58 +193,70 @@ def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
     return "\n".join(lines)
 
 
-def change_strings(value: Any, change: Callable[[str], str], *, in_json_text: bool = False) -> Any:
+def change_strings(value: Any, change: Callable[[str], str], *, is_free: bool = False) -> Any:
     """Return a JSON value with changed texts, including texts of JSON inside a string.
-
-    A number in such JSON, for example a phone number in a tool's result, is changed like a text.
 
     Args:
         value: Any JSON value; it is not changed itself.
         change: Returns the new text for a text.
-        in_json_text: The value comes from JSON inside a string.
+        is_free: The value is free JSON (see `FREE`), such as JSON inside a string or metadata.
     """
-    go_on = partial(change_strings, change=change, in_json_text=in_json_text)
+    go_on = partial(change_strings, change=change, is_free=is_free)
     if isinstance(value, str):
         inner = _json_in(value)
         if inner is None:
             return change(value)
-        changed = change_strings(inner, change, in_json_text=True)
+        changed = change_strings(inner, change, is_free=True)
         return value if changed == inner else orjson.dumps(changed).decode()
-    if in_json_text and _is_number(value):
+    if is_free and _is_number(value):
         changed = change(str(value))
         return value if changed == str(value) else changed
     if isinstance(value, Mapping):
-        return {name: member if name in OPAQUE else go_on(member) for name, member in value.items()}
+        return {
+            name: member
+            if _is_opaque(name, is_free)
+            else go_on(member, is_free=_is_free(name, is_free))
+            for name, member in value.items()
+        }
     if isinstance(value, list | tuple):
         return [go_on(member) for member in value]
     return value
 
 
-def strings_in(value: Any, *, is_all: bool = False, in_json_text: bool = False) -> Iterator[str]:
-    """Yield the texts of a JSON value, with the numbers of JSON inside a string.
+def strings_in(value: Any, *, is_all: bool = False, is_free: bool = False) -> Iterator[str]:
+    """Yield the texts of a JSON value, with the numbers of free JSON.
 
     Args:
         value: Any JSON value.
         is_all: Yield names and ids too.
-        in_json_text: The value comes from JSON inside a string.
+        is_free: The value is free JSON (see `FREE`), such as JSON inside a string or metadata.
     """
     if isinstance(value, str):
         inner = _json_in(value)
         if inner is None:
             yield value
         else:
-            yield from strings_in(inner, is_all=is_all, in_json_text=True)
-    elif in_json_text and _is_number(value):
+            yield from strings_in(inner, is_all=is_all, is_free=True)
+    elif is_free and _is_number(value):
         yield str(value)
     elif isinstance(value, Mapping):
         for name, member in value.items():
             if is_all:
                 yield str(name)
-            if is_all or name not in OPAQUE:
-                yield from strings_in(member, is_all=is_all, in_json_text=in_json_text)
+            if is_all or not _is_opaque(name, is_free):
+                yield from strings_in(member, is_all=is_all, is_free=_is_free(name, is_free))
     elif isinstance(value, list | tuple):
         for member in value:
-            yield from strings_in(member, is_all=is_all, in_json_text=in_json_text)
+            yield from strings_in(member, is_all=is_all, is_free=is_free)
+
+
+def _is_free(name: str, is_free: bool) -> bool:
+    """Return True if the member with this name is free JSON."""
+    return is_free or name in FREE
+
+
+def _is_opaque(name: str, is_free: bool) -> bool:
+    return not is_free and name in OPAQUE
 
 
 def _is_number(value: Any) -> bool:

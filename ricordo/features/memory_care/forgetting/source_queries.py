@@ -35,6 +35,7 @@ from ricordo.features.memory_care.forgetting.belonging_queries import (
 from ricordo.features.memory_care.forgetting.needle import (
     BOTH,
     EXACT,
+    FREE,
     MARK,
     Match,
     Matches,
@@ -341,7 +342,7 @@ class PassageSource:
         for passage in archives.passages_by_ids(tx, ids):
             change = partial(blank, needle=forgetting.needle, matches=matches[passage.id])
             text = change(passage.text)
-            metadata = change_strings(passage.metadata, change)
+            metadata = change_strings(passage.metadata, change, is_free=True)
             if (text, metadata) == (passage.text, passage.metadata):
                 continue
             forgetting.partitions[passage.archive_id] = "passages"
@@ -417,7 +418,7 @@ def sentences_of(
     """
     sentences: defaultdict[Match, list[str]] = defaultdict(list)
     for column in columns:
-        for text in strings_in(_value(row[column.name])):
+        for text in strings_in(_value(row[column.name]), is_free=column.name in FREE):
             for unit in needle.units(text, matches):
                 sentences[unit.match].append(text[unit.start : unit.end])
     return {
@@ -442,7 +443,7 @@ def changed_words(
     for column in columns:
         value = row[column.name]
         old = _value(value)
-        new = change_strings(old, change)
+        new = change_strings(old, change, is_free=column.name in FREE)
         if new != old:
             changed[column.name] = new.encode() if isinstance(value, bytes) else new
     return changed

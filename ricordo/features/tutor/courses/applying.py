@@ -12,6 +12,7 @@ from ricordo.domain.agent import Agent, AgentType
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.block_schema import described, heading_key
 from ricordo.domain.ids import new_id, unique
+from ricordo.domain.job import Job
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelInfo
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.text import Json
@@ -37,7 +38,7 @@ from ricordo.memory.sections import Problem, refuse, starting_text
 from ricordo.memory.submission import Submission
 from ricordo.memory.user_memory import require_free
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, blocks, tools, versions
+from ricordo.storage import agents, blocks, jobs, tools, versions
 from ricordo.storage.engine.store import Overtaken, Transaction
 
 # Courses belong to the first organization of a server.
@@ -58,6 +59,12 @@ _BLOCK_SETTINGS = (
     "schema_ref",
     "metadata",
 )
+# A job that lets the remaining users' blocks follow a course, and the blocks of one transaction.
+FOLLOW = "courses.follow"
+FOLLOWED_AT_ONCE = 100
+_ATTEMPTS = 100  # each killed one may have changed many blocks
+# The number of a changed block of the course, and the seq of the last user's block that followed.
+Position = tuple[int, int]
 PreparedAgents = Sequence[tuple[AgentSpec, ModelInfo]]
 
 
@@ -225,9 +232,8 @@ def store_course(
     applied_texts = {block.label: spec_of_block(course, block).value for block in blocks_of(stored)}
     old_course = applied_course(stored.source, stored.name)
     old_folders = {agent.name: agent.folders for agent in old_course.agents} if old_course else {}
-    edit = Submission(Actor("administrator", SCOPE.user_id, "courses"), "Apply the course")
     if old_course:
-        follow_blocks(tx, course, old_course, edit.metadata(""))
+        follow_blocks(tx, course, old_course)
     agent_ids: dict[str, str] = {}
     for course_agent, (spec, info) in zip(course.agents, prepared, strict=True):
         agent_id = stored.agents.get(course_agent.name)
@@ -381,47 +387,106 @@ def _change_blocks(
         blocks.remove(tx, block, metadata)
 
 
-def follow_blocks(
-    tx: Transaction, course: Course, old_course: Course, metadata: ChangeMetadata
-) -> None:
+def follow_blocks(tx: Transaction, course: Course, old_course: Course) -> None:
     """Apply the course's changes to users' blocks with the course's labels.
 
     Titles, descriptions, limits, schemas, and renamed labels and fields follow the course. A
-    setting that the block's owner has changed stays as it is.
+    setting that the block's owner has changed stays as it is. The first blocks are changed at once,
+    and a job changes the others in portions.
 
     Args:
-        tx: The transaction. The blocks of all users are changed in it.
+        tx: The transaction.
         course: The course in its new form.
         old_course: The course as it was last applied.
-        metadata: The author and the reason of the new versions.
 
     Raises:
         Overtaken: Another transaction changed one of the blocks.
     """
+    key = f"{FOLLOW}:{course.name}"
+    open_jobs = jobs.open_of_kinds(tx, SCOPE.organization_id, [FOLLOW])
+    position: Position | None = (0, 0)
+    # An earlier change comes first: each block follows all changes in their order.
+    if not any(job.key == key for job in open_jobs):
+        position = follow_some(tx, course, old_course, (0, 0))
+    if position is not None:
+        payload = {
+            "name": course.name,
+            "source": course.text,
+            "old_source": old_course.text,
+            "position": position,
+        }
+        job = Job(FOLLOW, SCOPE.organization_id, payload, key=key, most_attempts=_ATTEMPTS)
+        jobs.add(tx, job)
+
+
+def follow_some(
+    tx: Transaction, course: Course, old_course: Course, position: Position
+) -> Position | None:
+    """Let a portion of users' blocks follow the course.
+
+    Args:
+        tx: The transaction.
+        course: The course in its new form.
+        old_course: The course as it was last applied before.
+        position: The position at which the portion begins; (0, 0) for the first.
+
+    Returns:
+        The position of the next portion; None if there is none.
+
+    Raises:
+        Overtaken: Another transaction changed one of the blocks.
+    """
+    changes = _changed_blocks(course, old_course)
+    edit = Submission(Actor("administrator", SCOPE.user_id, "courses"), "Apply the course")
+    index, after = position
+    room = FOLLOWED_AT_ONCE
+    while index < len(changes):
+        course_block, old_block = changes[index]
+        rows = blocks.page_of_users(tx, SCOPE, old_block.label, after, room + 1)
+        spec, old_spec = spec_of_block(course, course_block), spec_of_block(old_course, old_block)
+        for seq, block in rows[:room]:
+            changed = _followed(block, course_block, old_block, spec=spec, old_spec=old_spec)
+            _store_followed(tx, block, changed, edit.metadata(""))
+            after = seq
+        if len(rows) > room:
+            return index, after
+        room -= len(rows)
+        index += 1
+        after = 0
+    return None
+
+
+def _changed_blocks(course: Course, old_course: Course) -> list[tuple[CourseBlock, CourseBlock]]:
+    """Return the blocks that students' blocks have to follow, each with its former form."""
     old_blocks = {
         block.label: block for block in old_course.blocks if not (block.shared or block.is_view)
     }
-    for course_block in course.blocks:
-        old_block = old_blocks.get(course_block.label) or old_blocks.get(course_block.was or "")
-        if course_block.shared or old_block is None or _is_same(course_block, old_block):
-            continue
-        spec, old_spec = spec_of_block(course, course_block), spec_of_block(old_course, old_block)
-        for block in blocks.of_users(tx, SCOPE, old_block.label):
-            changed = _followed(block, course_block, old_block, spec=spec, old_spec=old_spec)
-            if changed.label != block.label:
-                try:
-                    require_free(tx, block, changed.label)
-                except Conflict:
-                    changed = replace(changed, label=block.label)
-            if changed == block:
-                continue
-            try:
-                blocks.update(tx, block, changed, metadata)
-            except Overtaken:
-                raise
-            # the label may look like another label of the user
-            except (Conflict, TooLong):
-                continue
+    pairs = (
+        (block, old_blocks.get(block.label) or old_blocks.get(block.was or ""))
+        for block in course.blocks
+        if not block.shared
+    )
+    return [(block, old) for block, old in pairs if old and not _is_same(block, old)]
+
+
+def _store_followed(
+    tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata
+) -> None:
+    """Store a user's changed block; its label stays if the new one is not free."""
+    if changed.label != block.label:
+        try:
+            require_free(tx, block, changed.label)
+        except Conflict:
+            changed = replace(changed, label=block.label)
+    if changed == block:
+        return
+    try:
+        blocks.update(tx, block, changed, metadata)
+    except Overtaken:
+        raise
+    # the label may look like another label of the user
+    except (Conflict, TooLong):
+        return
 
 
 def _is_same(course_block: CourseBlock, old_block: CourseBlock) -> bool:

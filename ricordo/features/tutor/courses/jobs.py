@@ -1,18 +1,28 @@
-"""The job that applies courses when their files change.
+"""The jobs that apply courses when their files change, and let users' blocks follow.
 
-The job runs at the start of the server and each minute. Unchanged files are skipped, except files
-with a fault, since a missing tool or folder may exist now.
+The first job runs at the start of the server and each minute. Unchanged files are skipped, except
+files with a fault, since a missing tool or folder may exist now.
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.features.tutor.courses.applying import (
+    FOLLOW,
+    Position,
+    applied_course,
+    follow_some,
+)
 from ricordo.features.tutor.courses.course_file import state_of
 from ricordo.features.tutor.courses.service import apply_all, are_complete, folder_of
 from ricordo.offload import SMALL, offload
 from ricordo.runtime import Runtime
+from ricordo.storage import jobs
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.jobs import FencedStore
 
 log = logging.getLogger(__name__)
 _RETRY = 600 * SECOND
@@ -50,4 +60,38 @@ class CourseWatch:
         self._last = _Look(runtime, files, faults, now)
 
 
-HANDLERS = (JobHandler("courses.apply", CourseWatch().run, every_seconds=60),)
+async def follow(runtime: Runtime, job: Job, report: Report) -> None:
+    """Let the remaining users' blocks follow a change of a course, in portions.
+
+    The position is saved with each portion, so a killed job continues there.
+
+    Args:
+        runtime: The running server.
+        job: The job, with the course in its new and its former form.
+        report: Gets the number of portions.
+    """
+    name = job.payload["name"]
+    course = applied_course(job.payload["source"], name)
+    old_course = applied_course(job.payload["old_source"], name)
+    if course is None or old_course is None:
+        return  # this version of Ricordo has other rules for courses
+    store = FencedStore(runtime.store, job)
+    position = job.payload["position"]
+    count = 0
+    while position is not None:
+
+        def work(tx: Transaction, begins: Sequence[int] = position) -> Position | None:
+            following = follow_some(tx, course, old_course, (begins[0], begins[1]))
+            payload = {**job.payload, "position": following}
+            jobs.save_payload(tx, replace(job, payload=payload))
+            return following
+
+        position = await store.write(work)
+        count += 1
+        report(count, count)
+
+
+HANDLERS = (
+    JobHandler("courses.apply", CourseWatch().run, every_seconds=60),
+    JobHandler(FOLLOW, follow),
+)

@@ -152,6 +152,30 @@ def facts_of(
     return FACTS.all(tx, statement, {"user_id": user_id, "states": list(states), "limit": limit})
 
 
+def facts_of_students(
+    tx: Transaction, user_ids: Sequence[str], course: str
+) -> dict[str, list[UserFact]]:
+    """Return the current and proposed facts of several students, as `facts_of` returns them.
+
+    Args:
+        tx: The transaction, or a read.
+        user_ids: The students. All their facts are read at once, so there should be few.
+        course: The course's name.
+
+    Returns:
+        The facts by the student's id; a student without facts is missing.
+    """
+    statement = FACTS.select.where(
+        one_of(user_facts.c.user_id, "user_ids"), _LIVE, _of_course(course)
+    ).order_by(user_facts.c.seq.desc())
+    facts_by_user: dict[str, list[UserFact]] = {}
+    for fact in FACTS.all(tx, statement, {"user_ids": [*user_ids], "states": list(_STATES)}):
+        facts = facts_by_user.setdefault(fact.user_id, [])
+        if len(facts) < MOST_READ:
+            facts.append(fact)
+    return facts_by_user
+
+
 def facts_of_user(tx: Transaction, user_id: str) -> list[UserFact]:
     """Return a student's current and proposed facts of all courses, the newest first.
 

@@ -129,7 +129,7 @@ class TaskRun:
 
     @property
     def has_result(self) -> bool:
-        """True if only the deletion of the run's conversation is left to do, or nothing."""
+        """True if nothing is left to do, except perhaps the deletion of the run's conversation."""
         return self.status not in ("waiting", "running")
 
 
@@ -371,7 +371,7 @@ def add_runs(tx: Transaction, runs: Sequence[TaskRun]) -> int:
 
     Args:
         tx: The transaction.
-        runs: The runs. A run whose task, user and window are stored already is
+        runs: The runs. If a run with the same task, user and window is stored already, the run is
             skipped.
     """
     return tx.run(_INSERT_RUN, [RUNS.values(run) for run in runs])

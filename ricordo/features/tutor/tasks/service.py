@@ -13,7 +13,7 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.tutor.courses import queries as courses
 from ricordo.features.tutor.courses.applying import SCOPE, applied_course
 from ricordo.features.tutor.courses.course_file import CourseTask
-from ricordo.features.tutor.learning.service import has_due
+from ricordo.features.tutor.learning.service import students_with_due
 from ricordo.features.tutor.tasks import queries
 from ricordo.features.tutor.tasks.models import TaskRequest
 from ricordo.features.tutor.tasks.queries import BackgroundTask, TaskRun, Trigger
@@ -203,7 +203,7 @@ def _user_ids(tx: Transaction, scope: Scope, task: BackgroundTask, name: str | N
 def students_due(tx: Transaction, task_id: str) -> frozenset[str] | None:
     """Return the ids of the students for whom `look` would now find a due review.
 
-    It takes several statements for each student, so it is no part of the transaction that writes.
+    It reads the facts of all students, so it is no part of the transaction that writes.
 
     Args:
         tx: A read.
@@ -272,7 +272,7 @@ def _with_due(tx: Transaction, task: BackgroundTask, windows: dict[str, int]) ->
     if course is None or course_task is None or not course_task.only_if_due:
         return windows
     students = users.ROWS.by_ids(tx, list(windows)) if windows else []
-    due = {student.id for student in students if has_due(tx, student, course)}
+    due = students_with_due(tx, students, course)
     return {user_id: window for user_id, window in windows.items() if user_id in due}
 
 

@@ -22,12 +22,15 @@ from ricordo.features.files.folders.records import File, Folder
 from ricordo.features.files.folders.service import Upload
 from ricordo.features.files.folders.tables import TABLES
 from ricordo.features.files.folders.texts import chunks_of
+from ricordo.storage import deletion as storage_deletion
+from ricordo.storage import jobs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import passages
 from tests.conftest import BOTH
 from tests.features.files.folders.test_formats import READ
 from tests.seams.stage import Stage
-from tests.seams.stores import broken, killed_after, mended
+from tests.seams.stores import broken, count_statements, killed_after, mended
 from tests.support.attacked_server import LIMIT, AttackedServer, attacked_server
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
@@ -182,3 +185,55 @@ async def kill_while_files_are_read(server: AttackedServer, number: int) -> None
     assert len(found) == sum(file["total_chunks"] for file in listed) == CHUNKS + 1
     assert len({one["id"] for one in found}) == CHUNKS + 1
     assert (await server.http.delete(home)).status_code == 200
+
+
+async def test_a_folder_of_many_agents_is_deleted_in_portions_that_a_kill_may_interrupt(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "DETACHED_AT_ONCE", 2)
+    agent_ids = [await stage.agent(name=f"Agent {number}") for number in range(7)]
+
+    def attach(tx: Transaction) -> tuple[str, str]:
+        folder_id, other_id = new_folder(tx, "Shelf"), new_folder(tx, "Other")
+        for number, agent_id in enumerate(agent_ids):
+            folder_ids = [folder_id, other_id] if number == 6 else [folder_id]
+            service.attach_folders(tx, SCOPE, agent_id, folder_ids)
+        return folder_id, other_id
+
+    folder_id, other_id = await stage.store.write(attach)
+    with count_statements(stage.store) as counted:
+        await stage.store.write(lambda tx: service.delete_folder(tx, SCOPE, folder_id))
+    assert len(counted.statements) < 40
+
+    # No agent shows the folder any more, whatever was detached.
+    def shown(tx: Transaction) -> list[str]:
+        attached = queries.folders_of_agents(tx, agent_ids)
+        return [folder.id for folders in attached.values() for folder in folders]
+
+    assert await stage.store.read(shown) == [other_id]
+    kills = 0
+    (job,) = await waiting_jobs(stage, service.DETACH)
+    while True:
+        with suppress(asyncio.CancelledError), killed_after(stage.runtime, 1):
+            await service.detach_from_agents(stage.runtime, job, lambda _done, _all: None)
+            break
+        kills += 1
+    assert kills >= 2
+    marked = [
+        agent_id
+        for agent_id in agent_ids
+        if service.MARK in (await stage.state(agent_id)).agent.settings
+    ]
+    assert marked == agent_ids[6:]
+    assert len(await waiting_jobs(stage, storage_deletion.JOB)) == 1
+
+
+async def waiting_jobs(stage: Stage, kind: str) -> list[Job]:
+    def read(tx: Transaction) -> list[Job]:
+        return [job for job in jobs.page(tx, SCOPE, Page()) if job.kind == kind]
+
+    return await stage.store.read(read)
+
+
+def new_folder(tx: Transaction, name: str) -> str:
+    return service.create_folder(tx, SCOPE, Folder("", LOCAL_ORGANIZATION, "", name)).id

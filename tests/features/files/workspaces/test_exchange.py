@@ -1,4 +1,4 @@
-"""Answers of commands, which a command may have written itself."""
+"""Answers of the program that runs a command. The command may have written the answer itself."""
 
 import json
 from typing import Any

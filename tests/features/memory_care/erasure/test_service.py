@@ -38,6 +38,7 @@ from ricordo.plugins import load_plugins
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.search.vectors import add_vectors, next_batch
 from ricordo.storage import (
+    agent_access,
     archives,
     blocks,
     conversations,
@@ -243,6 +244,49 @@ async def test_an_erasure_killed_after_any_write_is_completed_and_counted_once(
     assert not any(str(follower) in line for line in receipt["elsewhere"])
     with pytest.raises(NotFound):
         await find_receipt(stage.runtime, Scope(organization_id="org-other"), state["id"])
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["done", "running"])
+async def test_a_later_request_deletes_the_agents_that_the_first_one_left(
+    is_done: bool, stage: Stage, tmp_path: Path
+) -> None:
+    await ada(stage)
+    own, reused, opened = [
+        await stage.agent(("human", canary("own")), user="ada", name=name)
+        for name in ("Ida", "Ira", "Ina")
+    ]
+    first = await forget(stage.runtime, SCOPE, "ada")
+    if is_done:
+        await erase(stage)
+
+    def use(tx: Transaction) -> None:
+        insert_messages(tx, [make.message(state.agent, "Hello.", created_at=tx.clock.now() + 1)])
+        bo = users.find_or_make(tx, SCOPE, "bo")
+        agent_access.attach_user(tx, opened, bo.id)
+
+    state = await stage.state(reused)
+    await stage.store.write(use)
+    second = await forget(stage.runtime, SCOPE, "ada", with_agents=True)
+    assert second["id"] != first["id"]
+    with pytest.raises(NotFound):
+        await stage.state(own)
+    assert (await forget(stage.runtime, SCOPE, "ada", with_agents=True))["id"] == second["id"]
+    assert (await forget(stage.runtime, SCOPE, "ada"))["id"] == second["id"]
+
+    for _ in range(1 if is_done else 2):
+        await erase(stage)
+
+    assert await next_job(stage) is None
+    receipt = await find_receipt(stage.runtime, SCOPE, second["id"])
+    assert {agent["id"]: (agent["is_deleted"], agent["stays"]) for agent in receipt["agents"]} == {
+        own: (True, None),
+        reused: (False, "it was used after the user was forgotten"),
+        opened: (False, "others may use it"),
+    }
+    assert receipt["removed"]["agents"] == 1
+    assert receipts.find(tmp_path, first["id"]) is not None
+    for agent_id in (reused, opened):
+        assert await stage.state(agent_id)
 
 
 async def test_a_receipt_lists_what_every_sweep_removed(

@@ -60,6 +60,33 @@ def test_others_can_read_neither_a_receipt_nor_its_state(people: People) -> None
     assert people.send(OPERATOR, "DELETE", "/users/ada").json()["id"] == gone["id"]
 
 
+def test_a_key_that_may_not_read_removes_a_text_and_reads_only_the_receipt(people: People) -> None:
+    reads = ("memory:read", "messages:read")
+    keys = {
+        "fay": people.key("fay"),
+        "clerk": people.key("cleo", "admin", ("users:write",)),
+        "half": people.key("hal", "admin", ("users:write", reads[0])),
+        "reader": people.key("rea", "admin", ("users:write", *reads)),
+    }
+    text = {"body": "Likes coffee."}
+    people.ask(keys["fay"], "PUT", "/users/fay/blocks/human", json=text)
+    lists = {
+        name: people.send(key, "POST", "/users/fay/forget", json={"text": "coffee"})
+        for name, key in keys.items()
+    }
+    listed = {name: answer.status_code for name, answer in lists.items()}
+    assert listed == {"fay": 200, "clerk": 403, "half": 403, "reader": 200}
+    assert "texts that it cannot read" in lists["clerk"].text
+    for name in ("clerk", "half"):
+        assert "Likes" not in lists[name].text
+    choice = {"text": "coffee", "all": True}
+    asked = people.send(keys["half"], "POST", "/users/fay/forget", json=choice)
+    path = f"/v1/receipts/{asked.json()['id']}"
+    until_done(people, path)
+    expected = {"fay": 200, "clerk": 403, "half": 200, "reader": 404}
+    assert statuses(people, path, keys) == expected
+
+
 def test_receipts_and_running_states_follow_their_documented_schema(people: People) -> None:
     document = people.ask(OPERATOR, "GET", "/openapi.json")
     for name, method, path, asked in (

@@ -29,8 +29,9 @@ from ricordo.memory.unwanted import Rules
 from ricordo.memory.user_memory import PutOptions
 from ricordo.plugins import Plugins
 from ricordo.search.index import insert_messages, insert_passages
-from ricordo.storage import conversations, jobs, messages
+from ricordo.storage import blocks, conversations, jobs, messages, runs
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import conversations as conversations_table
 from ricordo.storage.schema.core_tables import jobs as jobs_table
 from tests.conftest import BOTH
@@ -87,6 +88,38 @@ async def finish_jobs(stage: Stage) -> None:
     while job := await next_job(stage):
         await _FORGET.run(stage.runtime, job, lambda _done, _total: None)
         await stage.store.write(lambda tx, job=job: jobs.finish(tx, job))
+
+
+async def test_a_number_is_forgotten_in_the_metadata_of_all_things(stage: Stage) -> None:
+    """Metadata is free JSON; a phone number may be a number there, under any name."""
+    number = 5551234
+    found = {"phone": number, "name": f"call {number}", "more": [{"id": number}]}
+    await ada(stage)
+    agent_id = await stage.agent(user="ada", metadata=found)
+    agent = (await stage.state(agent_id)).agent
+    archive = await make.stored_archive(stage.store, agent, "Tea.")
+
+    def write(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, SCOPE, "ada")
+        block = user_memory.put(tx, owned, "phones", "Numbers.", owned.owner)
+        changed = replace(block, metadata={**block.metadata, **found})
+        blocks.update(tx, block, changed, make.change_metadata(owned.user.id))
+        passage = make.passage(archive, "A number.", user_id=owned.user.id, metadata=found)
+        insert_passages(tx, archive, [passage])
+        run = make.run(agent, user_id=owned.user.id, ended_at=9, status="completed", metadata=found)
+        runs.open_run(tx, run)
+
+    await stage.store.write(write)
+    tables = ("agents", "blocks", "blocks_log", "passages", "runs")
+
+    def holding(tx: Transaction) -> set[str]:
+        rows = {name: tx.all(select(metadata.tables[name])) for name in tables}
+        return {name for name in tables if str(number) in repr(rows[name])}
+
+    assert await stage.store.read(holding) == {*tables}
+    await service.forget(stage.runtime, SCOPE, "ada", str(number), ALL)
+    await finish_jobs(stage)
+    assert await stage.store.read(holding) == set()
 
 
 async def test_a_forgetting_job_killed_after_any_write_is_completed_and_counted_once(

@@ -1,5 +1,6 @@
 """A fact is removed from any result of a tool, and every reader can still read the result."""
 
+from functools import partial
 from typing import Any
 
 import orjson
@@ -7,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
-from ricordo.features.memory_care.forgetting.needle import BOTH, Needle
+from ricordo.features.memory_care.forgetting.needle import (
+    BOTH,
+    Needle,
+    blank,
+    change_strings,
+    strings_in,
+)
 from ricordo.features.memory_care.forgetting.source_queries import without_words
 from ricordo.memory.edits import search_results
 from ricordo.prompt.transcript import transcript
@@ -48,6 +55,20 @@ def test_a_result_without_a_fact_can_be_read_and_does_not_contain_it(
         transcript([asking, message], "UTC", 8000, has_plain_results=has_plain_results)
     search_results([message])
     assert without_words(message, NEEDLE, BOTH) == message
+
+
+@given(st.dictionaries(st.sampled_from(["phone", "name", "id", "note"]), VALUES, max_size=3))
+def test_metadata_does_not_contain_a_forgotten_number(metadata: dict[str, Any]) -> None:
+    """Metadata of people may be a column, or inside the JSON of another one."""
+    for value, is_free in ((metadata, True), ({"agent": {"metadata": metadata}}, False)):
+        changed = change_strings(value, partial(blank, needle=NEEDLE), is_free=is_free)
+        assert str(NUMBER) not in orjson.dumps(changed).decode()
+        assert not any(map(NEEDLE.is_in, strings_in(changed, is_free=is_free)))
+
+
+def test_numbers_that_the_server_reads_stay() -> None:
+    settings = {"max_tokens": NUMBER, "seq": [NUMBER]}
+    assert change_strings(settings, partial(blank, needle=NEEDLE)) == settings
 
 
 def test_a_result_without_the_fact_is_unchanged() -> None:

@@ -249,8 +249,8 @@ def test_a_students_turn_runs_at_most_four_more_statements(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     texts, turns = ["a"], []
-    # The test takes the smallest of four counts: meanwhile the index is written, and keys and
-    # courses are read again.
+    # Meanwhile the server writes the index, and reads keys and courses again. So the test takes the
+    # smallest of four counts.
     for _ in range(4):
         with count_statements(server.runtime.store) as counted:  # type: ignore[arg-type]
             assert message_text(chat(http, "jo", "c7", *texts)) == "ok"

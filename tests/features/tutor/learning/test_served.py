@@ -190,21 +190,21 @@ def test_a_review_task_runs_only_for_students_with_due_reviews(
     # The minute's look examines the students in a read, and only adds the runs in its write.
     examined_in: list[object] = []
     writes: list[object] = []
-    has_due, plan = task_service.has_due, task_service.look
+    find, plan = task_service.students_with_due, task_service.look
 
-    def examine(tx: Transaction, *given: Any) -> bool:
+    def examine(tx: Transaction, *given: Any) -> set[str]:
         examined_in.append(tx)
-        return has_due(tx, *given)
+        return find(tx, *given)
 
     def look(tx: Transaction, **given: Any) -> int:
         writes.append(tx)
         return plan(tx, **given)
 
-    monkeypatch.setattr(task_service, "has_due", examine)
+    monkeypatch.setattr(task_service, "students_with_due", examine)
     monkeypatch.setattr(task_service, "look", look)
     course.server.write(lambda tx: tx.run(update(task_queries.tasks).values(next_at=1)))
     course.server.run(task_jobs.look(course.server.runtime, job, lambda _done, _all: None))
-    assert len(examined_in) >= 2
+    assert len(examined_in) == 1
     assert len(writes) == 1
     assert not any(tx is writes[0] for tx in examined_in)
     listed = ok(course.http.get("/background/tasks/numbers.review-today/runs"))

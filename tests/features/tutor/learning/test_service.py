@@ -19,8 +19,8 @@ from ricordo.features.knowledge.facts.profile import facts_profile
 from ricordo.features.knowledge.facts.records import UserFact
 from ricordo.features.tutor.learning import prompt, queries, service
 from ricordo.features.tutor.learning.records import Result, misconception_of
-from ricordo.storage.engine.store import Transaction
-from tests.features.tutor.learning.conftest import Classroom
+from ricordo.storage.engine.store import Store, Transaction
+from tests.features.tutor.learning.conftest import Classroom, open_classroom
 from tests.seams.stores import ManualClock, count_statements
 
 DATABASES = ("sqlite", "postgresql")
@@ -225,13 +225,48 @@ async def test_no_evidence_is_noted_for_a_student_who_opted_out(room: Classroom)
         with pytest.raises(Invalid, match="switched off notes"):
             room.show(tx, "ada", "sums", "good")
         learner = room.learner(tx, "ada")
-        due = service.has_due(tx, learner.user, room.course)
+        due = service.students_with_due(tx, [learner.user], room.course)
         return prompt.learner_text(tx, learner), service.states_of(tx, learner), due
 
     text, states, due = await room.store.write(work)
     assert "sums" not in text
     assert states == []
     assert not due
+
+
+async def test_due_reviews_of_many_students_are_found_by_few_statements(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_EXAMINED_AT_ONCE", 4)
+    names = [f"student-{number}" for number in range(10)]
+    room = await open_classroom(store, names)
+
+    def show(tx: Transaction) -> None:
+        for number, name in enumerate(names):
+            for skill in ("sums", "fractions")[: number % 3]:
+                room.show(tx, name, skill, "good" if number % 2 else "failed")
+        room.choose(tx, names[1], is_off=True)
+        room.choose(tx, names[4], shares=True)
+
+    await store.write(show)
+    for days in (0, 3, 60):
+        clock.advance(days * 86_400)
+        with count_statements(store) as counted:
+            due = await store.read(
+                lambda tx: service.students_with_due(tx, [*room.students.values()], room.course)
+            )
+        assert len(counted.statements) == 4
+
+        def by_student(tx: Transaction) -> set[str]:
+            learners = [room.learner(tx, name) for name in names]
+            return {
+                learner.user.id
+                for learner in learners
+                if any(state.is_due for state in service.states_of(tx, learner))
+            }
+
+        assert due == await store.read(by_student)
+    assert len(due) == 5
 
 
 async def test_old_evidence_is_deleted_with_its_levels(room: Classroom, clock: ManualClock) -> None:
