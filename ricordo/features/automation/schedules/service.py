@@ -49,7 +49,8 @@ def create(
     is_recurring = schedule["type"] == "recurring"
     if is_recurring:
         timezone = cron.parse(schedule["cron_expression"], schedule["timezone"]).timezone
-        if not schedule["timezone"] and timezone == "UTC":
+        names_zone = cron.names_zone(schedule["cron_expression"])
+        if not schedule["timezone"] and not names_zone:
             timezone = _default_timezone(tx, scope, agent_id)
         schedule = {**schedule, "timezone": timezone}
     next_at = next_time(schedule, now)
