@@ -4,8 +4,8 @@ import httpx2
 import pytest
 
 from ricordo.domain.job import Job
-from ricordo.domain.scope import LOCAL_ORGANIZATION
-from ricordo.storage import jobs
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.storage import jobs, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import organizations
 from tests.seams.server import ServerInThread
@@ -109,6 +109,32 @@ def test_a_job_can_be_cancelled_until_it_has_ended_and_deleted(
     assert http.delete(f"/v1/jobs/{done.id}").json()["id"] == done.id
     for method, path in [("GET", ""), ("DELETE", ""), ("PATCH", "/cancel")]:
         assert http.request(method, f"/v1/jobs/{done.id}{path}").status_code == 404
+
+
+def test_a_user_sees_and_changes_only_jobs_about_that_user(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    ada, eve = (
+        server.write(lambda tx, name=name: users.find_or_make(tx, Scope(), name))
+        for name in ("ada", "eve")
+    )
+    of_ada, of_eve, of_server = (
+        wait(server, user_id=ada.id),
+        wait(server, user_id=eve.id),
+        wait(server),
+    )
+    acting = {"x-ricordo-user": "ada"}
+    for path in ("", "active"):
+        listed = http.get(f"/v1/jobs/{path}", headers=acting).json()
+        assert [job["id"] for job in listed] == [of_ada.id]
+        assert len(http.get(f"/v1/jobs/{path}").json()) == 3
+    assert http.get("/v1/jobs/queue", headers=acting).json()["waiting"] == 1
+    for job in (of_eve, of_server):
+        for method, path in [("GET", ""), ("DELETE", ""), ("PATCH", "/cancel")]:
+            answer = http.request(method, f"/v1/jobs/{job.id}{path}", headers=acting)
+            assert answer.status_code == 404
+        assert http.get(f"/v1/jobs/{job.id}").json()["status"] == "created"
+    assert http.patch(f"/v1/jobs/{of_ada.id}/cancel", headers=acting).status_code == 200
 
 
 def test_the_queue_shows_its_depth_and_what_failed(

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ricordo.domain.passage import Passage
-from ricordo.domain.scope import Scope
-from ricordo.errors import NotFound
+from ricordo.domain.scope import NOBODY, Role, Scope
+from ricordo.errors import Forbidden, NotFound
 from ricordo.search.index import delete_passage, insert_passages
 from ricordo.storage import agents, archives, conversations
 from ricordo.storage.deletion import hide_archive
@@ -18,6 +18,30 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from tests.seams import make
 from tests.seams.stores import count_statements
+
+
+@pytest.mark.parametrize(
+    ("role", "subject", "changes"),
+    [
+        # Archives are made by the caller, another user, an agent, or nobody who is known.
+        ("admin", "user-1", ["user-1", "user-2", "agent-1", None]),
+        ("developer", None, ["user-1", "user-2", "agent-1", None]),
+        ("developer", NOBODY, ["user-1", "agent-1", None]),
+        ("user", "user-1", ["user-1"]),
+        ("service", NOBODY, ["user-1"]),
+    ],
+)
+def test_only_makers_and_those_who_build_change_a_shared_archive(
+    role: Role, subject: str | None, changes: list[str | None]
+) -> None:
+    caller = Scope(user_id="user-1", subject_id=subject, role=role)
+    for maker in ("user-1", "user-2", "agent-1", None):
+        archive = make.archive("Notes", created_by=maker)
+        if maker in changes:
+            archives.require_changes(caller, archive)
+        else:
+            with pytest.raises(Forbidden, match="Another user created this archive"):
+                archives.require_changes(caller, archive)
 
 
 async def test_an_archive_and_its_passages_read_back_as_they_were_written(

@@ -1,5 +1,6 @@
 """The source of blocks: their texts, versions and proposals, in the chains of a user."""
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence, Set
 from functools import partial
@@ -32,6 +33,7 @@ from ricordo.storage.schema.memory_tables import (
 )
 
 _EXCERPT = 300
+_SEPARATORS = re.compile(r"[-_./]")  # between the words of a block's name
 _MOST_EXCERPTS = 20
 _VERSIONS = select(commits.c.label, commits.c.blob, commits.c.reason).where(is_in_chain(commits))
 _BLOCKS = select(blocks).where(is_in_chain(blocks))
@@ -201,6 +203,22 @@ def _changes(
         return change_strings(value, partial(blank, needle=needle, matches=every))
 
     return TextChanges(text, words, settings)
+
+
+def labels_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]:
+    """Return the names of the user's blocks that mention the fact. Forgetting changes no names.
+
+    Args:
+        tx: The transaction.
+        owned: The area, with the chains.
+        needle: The fact.
+    """
+    statement = select(blocks.c.label).where(blocks.c.chain_id.in_(owned.chains)).distinct()
+    return [
+        row.label
+        for row in tx.all(statement)
+        if needle.is_in(row.label) or needle.is_in(_SEPARATORS.sub(" ", row.label))
+    ]
 
 
 def shared_blocks_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]:

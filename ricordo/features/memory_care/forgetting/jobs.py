@@ -28,7 +28,7 @@ from ricordo.features.memory_care.forgetting.belonging_queries import (
     reach_of,
     tables_with_words,
 )
-from ricordo.features.memory_care.forgetting.block_queries import shared_blocks_with
+from ricordo.features.memory_care.forgetting.block_queries import labels_with, shared_blocks_with
 from ricordo.features.memory_care.forgetting.source_queries import JOB, Source
 from ricordo.features.memory_care.forgetting.state import Forgetting, Item
 from ricordo.memory.remote_kind import RewritesHistory
@@ -258,6 +258,9 @@ class ForgettingWork(PortionedWork[Forgetting]):
     async def _note_remains(self, owned: Belongings) -> None:
         needle = self.state.needle
         remains = await self._store.read(lambda tx: shared_blocks_with(tx, owned, needle))
+        # The receipt does not hold the forgotten words, so it only counts the names.
+        if labels := await self._store.read(lambda tx: labels_with(tx, owned, needle)):
+            remains.append(f"Names of blocks that say it, and stay: {len(labels)}.")
         unchosen = 0
         for source in () if self.state.takes_all else self._sources:
             if not getattr(source, "follows", False):

@@ -22,7 +22,11 @@ from ricordo.features.memory_care.forgetting.belonging_queries import (
     belongings_of,
     is_owned,
 )
-from ricordo.features.memory_care.forgetting.block_queries import BlockSource, shared_blocks_with
+from ricordo.features.memory_care.forgetting.block_queries import (
+    BlockSource,
+    labels_with,
+    shared_blocks_with,
+)
 from ricordo.features.memory_care.forgetting.needle import Needle
 from ricordo.features.memory_care.forgetting.source_queries import JOB, Source, built_in_sources
 from ricordo.features.memory_care.forgetting.state import PERHAPS, Forgetting, Item
@@ -158,6 +162,12 @@ async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Previ
             found_items = await find_all(runtime, source, owned, needle)
             items += [item for item in found_items if not item.follows]
     remains = await runtime.store.read(lambda tx: shared_blocks_with(tx, owned, needle))
+    labels = await runtime.store.read(lambda tx: labels_with(tx, owned, needle))
+    remains += [
+        f'The name of the block "{label}" says it too, and names are not changed. Rename the block '
+        "if agents should not read its name; the history keeps the old one."
+        for label in labels
+    ]
     return Preview(tuple(items[:MOST_ITEMS]), tuple(remains), len(items) > MOST_ITEMS)
 
 

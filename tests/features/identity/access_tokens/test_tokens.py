@@ -23,6 +23,7 @@ from sqlalchemy import select, update
 from ricordo.api.guard import origin_of
 from ricordo.domain.scope import Scope
 from ricordo.features.identity.access_tokens import service
+from ricordo.storage import access_tokens
 from ricordo.storage.schema.core_tables import api_keys
 from ricordo.storage.schema.core_tables import users as user_rows
 from tests.seams.server import LIMIT, MODEL, ServerInThread, StrictLetta, serving
@@ -111,6 +112,12 @@ def test_users_list_and_delete_their_own_tokens(
     for id in (listed.token, made[0].token, "token-1"):
         with pytest.raises(NotFoundError):
             eve.access_tokens.delete(id)
+    elsewhere = Scope("org-elsewhere")
+    assert server.read(lambda tx: access_tokens.page(tx, elsewhere, None, 10, 0)) == []
+    assert server.read(lambda tx: access_tokens.count(tx, elsewhere)) == 0
+    assert not server.write(
+        lambda tx: access_tokens.delete_one(tx, elsewhere, listed.token, "no hash")
+    )
     bea.access_tokens.delete(listed.token)
     wait_until_refused(server, made[1].token, other)
     bea.access_tokens.delete(made[0].token)

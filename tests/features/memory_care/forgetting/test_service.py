@@ -35,6 +35,7 @@ from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import conversations as conversations_table
 from ricordo.storage.schema.core_tables import jobs as jobs_table
 from tests.conftest import BOTH
+from tests.memory.steps import put
 from tests.seams import make
 from tests.seams.stage import Stage
 from tests.seams.stores import killed_after
@@ -481,3 +482,19 @@ async def test_without_the_embedding_model_only_exact_words_are_listed(
     await stage.store.write(add)
     listed = await service.preview(stage.runtime, SCOPE, "ada", "I broke up with him last year")
     assert listed.items == ()
+
+
+@pytest.mark.parametrize("label", ["lactose-intolerance", "health/lactose_intolerance"])
+async def test_names_of_blocks_that_say_it_are_listed_and_counted_in_the_receipt(
+    stage: Stage, label: str
+) -> None:
+    await put(stage.store, label, "No milk.")
+    await put(stage.store, "human", "She has a lactose intolerance.")
+    listed = await service.preview(stage.runtime, SCOPE, "ada", "lactose intolerance")
+    (sentence,) = listed.remains
+    assert f'"{label}"' in sentence
+    await service.forget(stage.runtime, SCOPE, "ada", "lactose intolerance", ALL)
+    await finish_jobs(stage)
+    (receipt,) = (stage.runtime.settings.data_dir / "receipts").glob("*.json")
+    assert "Names of blocks that say it, and stay: 1." in receipt.read_text()
+    assert "lactose" not in receipt.read_text()
