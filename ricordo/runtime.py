@@ -199,7 +199,7 @@ class Runtime:
         return EmbeddingAccount(
             self.store,
             self.settings,
-            scope.organization_id,
+            scope,
             user_id=user_id or scope.subject,
             agent_id=agent_id,
         )

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from ricordo.agents.budgets import put_off
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import Scope
 from ricordo.llm.chat import CostsTokens
 from ricordo.memory.approval import EXPIRY
 from ricordo.runtime import Runtime
@@ -53,7 +54,7 @@ def account_of(runtime: Runtime, job: Job) -> EmbeddingAccount:
     return EmbeddingAccount(
         runtime.store,
         runtime.settings,
-        job.organization_id,
+        Scope(job.organization_id),
         user_id=job.user_id,
         agent_id=_agent_of(job),
         is_background=True,

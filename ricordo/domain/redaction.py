@@ -363,25 +363,56 @@ def without(text: str, secrets: Mapping[str, str]) -> str:
         secrets: The kind of each secret, by the secret (`Redacted.secrets`).
     """
     for secret in sorted(secrets, key=len, reverse=True):
-        text = _wrapped(secret).sub(PLACEHOLDER.format(secrets[secret]), text)
+        placeholder = PLACEHOLDER.format(secrets[secret])
+        for form in _escaped_forms(secret):
+            text = text.replace(form, placeholder)
+        joined_secret = _ANY_BREAK.sub("", secret)
+        # A short secret, such as a PIN, may be two lines of something else.
+        if len(joined_secret) >= _LEAST_WRAPPED:
+            text = _without_wrapped(text, _escaped_forms(joined_secret), placeholder)
     return text
 
 
-def _wrapped(secret: str) -> re.Pattern[str]:
-    """Return a pattern for the secret, raw or JSON-escaped, with line breaks at any columns."""
-    signs = _ANY_BREAK.sub("", secret)
-    # A short secret, such as a PIN, may be two lines of something else.
-    between = f"(?:{_ANY_BREAK.pattern})?" if len(signs) >= _LEAST_WRAPPED else ""
-    if not between:
-        signs = secret
-    return re.compile(between.join(map(_escaped_forms, signs)))
+def _escaped_forms(secret: str) -> list[str]:
+    """Return the secret as it is, and as JSON may escape it."""
+    escaped = (json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
+    return [*dict.fromkeys((secret, *escaped))]
 
 
-def _escaped_forms(sign: str) -> str:
-    """Return a pattern for a character as it is, and as JSON may escape it."""
-    forms = (sign, *(json.dumps(sign, ensure_ascii=ascii)[1:-1] for ascii in (True, False)))
-    patterns = dict.fromkeys(map(re.escape, forms))
-    return next(iter(patterns)) if len(patterns) == 1 else f"(?:{'|'.join(patterns)})"
+def _without_wrapped(text: str, forms: Sequence[str], placeholder: str) -> str:
+    """Replace a secret that the text breaks into lines.
+
+    The time grows with the sum of the lengths, also for texts that nearly repeat a long secret.
+
+    Args:
+        text: The text.
+        forms: The secret without line breaks, in each form.
+        placeholder: The text instead of the secret.
+    """
+    joined = _ANY_BREAK.sub("", text)
+    for form in forms:
+        if form not in joined:
+            continue
+        # The positions in the text of the pieces between breaks, and of these in the joined text.
+        starts = [0]
+        offsets = [0]
+        for match in _ANY_BREAK.finditer(text):
+            offsets.append(offsets[-1] + match.start() - starts[-1])
+            starts.append(match.end())
+        pieces: list[str] = []
+        done = 0
+        at = joined.find(form)
+        while at >= 0:
+            first = bisect_right(offsets, at) - 1
+            start = starts[first] + at - offsets[first]
+            last_sign = at + len(form) - 1
+            last = bisect_right(offsets, last_sign) - 1
+            pieces += (text[done:start], placeholder)
+            done = starts[last] + last_sign - offsets[last] + 1
+            at = joined.find(form, last_sign + 1)
+        text = "".join((*pieces, text[done:]))
+        joined = _ANY_BREAK.sub("", text)
+    return text
 
 
 def redact_values(content: Any) -> Any:

@@ -359,16 +359,21 @@ def _is_span(match: re.Match[str], is_name: bool) -> bool:
     if match["join"] in SPANS["and"] and match["opening"] not in SPANS["between"]:
         return False
     months = {match["word1"], match["word2"]} - {None}
-    first_has_day = match["day1"] or match["late1"]
+    first_has_day = _has_day(match, 1)
     if not months:
         # Years as in "2019 to 2021". Days without a month are no times.
         return bool(match["year1"] and match["year2"]) and not (first_has_day or match["day2"])
     if match["word2"] is None and not (first_has_day and match["day2"]):
         return False  # not as in "May 3 to 9"
-    if match["word1"] is None and not (first_has_day or match["year1"]):
-        return False
+    if match["word1"] is None and not (match["year1"] or (match["day1"] and _has_day(match, 2))):
+        return False  # not as in "3 to 9 May" or "2024 to May 2025"
     doubtful = AMBIGUOUS if first_has_day else AMBIGUOUS | NEVER_ALONE
     return bool(match["opening"] or match["year2"]) or is_name or not months & doubtful
+
+
+def _has_day(match: re.Match[str], number: int) -> bool:
+    """Return True if this end of a span, the first or the second, names a day of a month."""
+    return bool(match[f"day{number}"] or match[f"late{number}"])
 
 
 def _days_between(match: re.Match[str], first_year: int, last_year: int) -> list[Days]:

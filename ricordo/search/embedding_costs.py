@@ -18,7 +18,7 @@ class EmbeddingAccount:
     Attributes:
         store: The database.
         settings: The server's settings, with the common budget.
-        organization_id: The organization that pays.
+        scope: The caller, whose organization pays.
         user_id: The user for whom texts are embedded; None without one.
         agent_id: The agent whose texts are embedded or searched; None without one.
         is_background: A job, which checks its budget once, before it begins.
@@ -26,7 +26,7 @@ class EmbeddingAccount:
 
     store: Store
     settings: Settings
-    organization_id: str
+    scope: Scope
     user_id: str | None = None
     agent_id: str | None = None
     is_background: bool = False
@@ -36,7 +36,8 @@ class EmbeddingAccount:
 
         Raises:
             BudgetSpent: The agent's budget or the common one is used up.
-            NotFound: The agent does not exist.
+            NotFound: The agent does not exist, or the caller may not use it. The search that
+                follows refuses it too, but only after the call.
         """
         if not self.is_background and (self.agent_id or self.settings.daily_tokens):
             await self.store.read(self._require_budget)
@@ -49,7 +50,7 @@ class EmbeddingAccount:
         """
         expenses = [
             Expense(
-                organization_id=self.organization_id,
+                organization_id=self.scope.organization_id,
                 purpose="embedding",
                 model=handle,
                 usage=Usage(count),
@@ -63,7 +64,7 @@ class EmbeddingAccount:
 
     def _require_budget(self, tx: Transaction) -> None:
         if self.agent_id is None:
-            require_common_budget(tx, self.settings, self.organization_id)
+            require_common_budget(tx, self.settings, self.scope.organization_id)
             return
-        agent = agents.load(tx, Scope(self.organization_id), self.agent_id).agent
+        agent = agents.load(tx, self.scope, self.agent_id).agent
         require_budget(tx, self.settings, agent)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ricordo.domain import redaction
 from ricordo.domain.redaction import HIDDEN, redact, redact_json, redact_values, without
 from tests.campaigns.sizes import short_and_long
 from tests.seams.growth import repeated, require_linear
@@ -263,6 +264,32 @@ def test_a_removed_key_is_removed_from_texts_that_break_it_at_other_columns(
     shown = without(said, secrets)
     assert "It is [secret removed: private key] now." in shown
     assert without(KEY[:200], secrets) == KEY[:200]
+
+
+def test_no_pattern_is_built_from_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To compile a pattern with the letters of a private key would block the server for seconds."""
+    secrets = redact(f"Keep this:\n{wrapped(64)}").secrets
+    monkeypatch.setattr(redaction, "re", None)
+    assert without(f"It is {wrapped(40)} now.", secrets) == (
+        "It is [secret removed: private key] now."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("KEY", "KEY"),
+        ("one\n\ntwo\n", "one\n\ntwo\n"),
+        ("say {0}\n{1}\nmore\n", "say KEY\nmore\n"),
+        ("{0}\\n  > {1}{0}{1}", "KEYKEY"),
+        ("\n\n{0}{1}\n{0}\r\n{1}", "\n\nKEY\nKEY"),
+        ("a\n{0}{0}\n{1}", "a\n{0}KEY"),
+    ],
+)
+def test_only_the_secret_is_removed_beside_other_lines(text: str, shown: str) -> None:
+    halves = "abcdefghij", "klmnopqrst"
+    removed = without(text.format(*halves), {"".join(halves): "api key"})
+    assert removed.replace("[secret removed: api key]", "KEY") == shown.format(*halves)
 
 
 def test_two_lines_are_no_short_secret() -> None:

@@ -94,6 +94,7 @@ NO_TIMES = (
     "2023-13-45 | 31.2.2023 | 99999 years ago | 99999999999 days ago | in 20225 | Is he on Mars? "
     "| a letter of Marco | every Friday | jeden Montag | on Fridays | Wer ist hier? | the fall of "
     "Rome | 3-9 may help | room 12-14 march | call 555-2019-2021 | from 3 to 9 | "
+    "chapter 3 - June | "
     "in sept | marching | Augustine | an hour ago | call 2023-05-07-11"
 )
 

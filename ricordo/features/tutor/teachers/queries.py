@@ -45,13 +45,14 @@ def require_teacher(scope: Scope) -> Scope:
     A call on behalf of one user is refused for any key, since it may see only that user's data.
 
     Args:
-        scope: The caller, whose right `agents:write` the route has checked. The returned scope has
-            the same rights, and no user.
+        scope: The caller. The returned scope has the same rights, and no user.
 
     Raises:
-        Forbidden: the caller is neither a developer nor an administrator, or acts for one user.
+        Forbidden: the caller is neither a developer nor an administrator, acts for one user, or
+            lacks the scope `agents:write`. Routes check this scope too, but tools do not.
     """
-    if scope.role not in ("developer", "admin") or scope.subject is not None:
+    is_teacher = scope.role in ("developer", "admin") and scope.may("agents:write")
+    if not is_teacher or scope.subject is not None:
         raise Forbidden(
             "Only teachers may see students. Use the key of a developer or an administrator."
         )

@@ -401,7 +401,8 @@ async def _turns(
 ) -> list[ShownTurn]:
     """Return the turns with their changes of memory and with their versions.
 
-    With `is_end` no messages follow, so the last turn is complete unless it still runs.
+    With `is_end` no messages follow, so the last turn is complete unless it still runs. The first
+    turn may have begun before them, with the message `before_id`.
     """
     turns = list(turns_of(messages))
     scope: Scope = request.scope[REQUEST_SCOPE]
@@ -410,7 +411,7 @@ async def _turns(
     first_ids = [turn.items[0][1]["id"] for turn in turns]
     note = conversation["description"]
 
-    def read(tx: Transaction) -> tuple[Mapping[str, RunChanges], Any, Any, Any]:
+    def read(tx: Transaction) -> tuple[Mapping[str, RunChanges], Any, Any, Any, Any]:
         changes = {}
         states = {}
         if scope.may("memory:read") and run_ids:
@@ -419,9 +420,11 @@ async def _turns(
         versions = conversation_versions.versions_of_turns(
             tx, conversation["id"], note, first_ids, before_id=before_id
         )
-        return changes, states, versions, conversation_overviews.ends_of_runs(tx, scope, run_ids)
+        ends = conversation_overviews.ends_of_runs(tx, scope, run_ids)
+        before = message_rows.by_ids(tx, [before_id]) if before_id else []
+        return changes, states, versions, ends, {message.run_id for message in before}
 
-    changes, states, versions, ends = await store.read(read)
+    changes, states, versions, ends, begun_before = await store.read(read)
     await _add_picture_texts(request, turns)
     for turn in turns:
         turn.changes = changes.get(turn.run_id) if turn.run_id else None
@@ -432,7 +435,9 @@ async def _turns(
                 item["status"] = _PROPOSAL_WORDS.get(status, status)
     for turn in turns if is_end else turns[:-1]:
         if turn.run_id in ends:
-            turn.ending = ending_of(ends[turn.run_id], has_answer=bool(turn.last_answer))
+            # The answer of a turn that began before these messages may be among the earlier ones.
+            has_answer = bool(turn.last_answer) or turn.run_id in begun_before
+            turn.ending = ending_of(ends[turn.run_id], has_answer=has_answer)
     return turns
 
 

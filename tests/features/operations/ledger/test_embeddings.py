@@ -11,10 +11,14 @@ from letta_client.types import AgentState
 from ricordo.background import upkeep
 from ricordo.domain.model import EmbeddingInfo
 from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
 from ricordo.llm.addresses import Connections
 from ricordo.llm.embedding.remote import openai_embedder
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import Provider
+from ricordo.search.index import MessageFilter
+from ricordo.storage import agent_access, agents
+from ricordo.storage.engine.store import Transaction
 from tests.api.conftest import Api
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread, call
@@ -139,6 +143,25 @@ def test_each_door_to_a_providers_embedding_model_is_in_the_ledger(
         made = len(provider.requests) - requests
         assert made > 0, f"{name} embeds nothing, so it proves nothing"
         assert spent(api.http) - tokens == made, name
+
+
+def test_nobody_spends_the_tokens_of_an_agent_that_is_not_theirs(
+    api: Api, provider: ModelServer, reader: AgentState
+) -> None:
+    """The tokens of a search count against the agent's budget, so only its users may search."""
+    ada = ok(api.http.get("/v1/users/Ada"))["id"]
+    api.server.write(lambda tx: agent_access.attach_user(tx, reader.id, ada))
+    stranger = Scope(user_id="user-1", subject_id="user-1", role="user")
+    recall = api.server.runtime.recall_for(stranger, reader.id)
+    asked, tokens = len(provider.requests), spent(api.http)
+
+    def message_filter(tx: Transaction) -> MessageFilter:
+        agents.require(tx, stranger, reader.id)
+        return MessageFilter((reader.id,))
+
+    with pytest.raises(NotFound):
+        api.server.run(recall.messages("strange tea", message_filter, 5))
+    assert (len(provider.requests), spent(api.http)) == (asked, tokens)
 
 
 def test_no_door_reaches_the_provider_when_the_budget_is_used_up(

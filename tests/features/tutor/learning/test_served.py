@@ -385,6 +385,10 @@ def test_a_grade_is_proposed_only_to_teachers_and_not_stored(course: Course) -> 
     assert "Sueqq" not in proposed
     assert stored_rows(course) == before
     assert "Only teachers" in results(**{"x-ricordo-user": "tom"})[0]
+    # A key that may only chat sees no students through the tool either.
+    people = People(course.server, course.http)
+    chats_only = people.key("chats-only", "developer", ("agents:read", "messages:write"))
+    assert "Only teachers" in results(**bearer(chats_only))[0]
 
 
 def stored_rows(course: Course) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import TextPart
+from ricordo.domain.message import TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply
 from ricordo.errors import ModelError
 from ricordo.features.web.pages.memory_text import panel_lines
@@ -257,6 +257,22 @@ def test_an_answer_that_is_missing_or_cut_off_has_its_reason_below_the_message(
     lines.append("Ten.")
     talk.say("Go on.")
     assert talk.page().count("data-ending") == 1
+
+
+def test_the_end_of_a_turn_whose_answer_is_shown_has_no_such_reason(
+    talk: Talk, lines: list[Any]
+) -> None:
+    """A page that is opened during a turn asks for the rest of it."""
+    search = ToolCallPart("call-1", "conversation_search", '{"query": "tea"}')
+    again = call("conversation_search", query="green tea")
+    lines += [ModelReply((TextPart("You like tea."), search)), again, ModelReply(())]
+    talk.say("What do I like?")
+    assert "data-ending" not in talk.page()
+    answer = next(one for one in talk.messages() if one["message_type"] == "assistant_message")
+    query = {"conversation": talk.shared, "after": answer["id"]}
+    part = talk.http.get(f"{talk.home}/part", params=query).text
+    assert "data-message" in part
+    assert "data-ending" not in part
 
 
 def test_an_agent_that_reached_its_limit_of_steps_says_so(talk: Talk, lines: list[Any]) -> None:
