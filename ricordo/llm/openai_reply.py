@@ -45,10 +45,15 @@ _FINISHES: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "refusal": "content_filter",
 }
-# Finish reasons of a server that gave up in the middle of its answer: OpenRouter and Mistral,
-# DeepSeek, vLLM.
-_BROKEN_OFF = {"error", "insufficient_system_resource", "abort", "aborted"}
-# Far above MOST_CALLS, since a model that makes a few calls too many is asked again.
+# Finish reasons of a server that gave up in the middle of its answer.
+_BROKEN_OFF = {
+    "error",  # OpenRouter, Mistral
+    "insufficient_system_resource",  # DeepSeek
+    "abort",  # vLLM
+    "aborted",
+}
+# Far above MOST_CALLS, since a model that makes a few calls too many is asked again; see
+# `has_too_many_calls`.
 _MOST_SLOTS = 8 * MOST_CALLS
 _MOST_DIGITS = 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -111,10 +116,16 @@ class SseReader:
                 yield event
 
     def _joined(self, content: bytes) -> bytes:
-        """Return an event with both halves of a character that the server split between two events.
+        """Move the first half of a split character from the end of an event to the next one.
 
         Servers that count in UTF-16 send the first half of an emoji at the end of one text, and the
         second half at the beginning of the next.
+
+        Args:
+            content: The JSON of an event.
+
+        Returns:
+            The JSON with the half of the event before it, and without a half at its end.
         """
         if not self._half and b"\\ud" not in content and b"\\uD" not in content:
             return content
@@ -145,8 +156,8 @@ class _PartialCall:
     arguments: list[str] = field(default_factory=list)
     has_arguments: bool = False
     is_whole: bool = False
-    # A later piece of this call had no name. So the server sends each name once, and the next name
-    # begins another call.
+    # A piece of this call had no name. So the server sends each name once, and the next name begins
+    # another call.
     is_named_once: bool = False
     _depth: int = 0
     _is_in_string: bool = False
@@ -166,7 +177,7 @@ class _PartialCall:
 
 
 class ReplyBuilder:
-    """Collects deltas to a reply.
+    """Joins deltas into a reply.
 
     Servers show in various ways, or not at all, to which call a piece belongs. The builder handles
     all these cases.
@@ -296,7 +307,8 @@ class ReplyBuilder:
         """Return the slot of the call that a piece belongs to.
 
         It is the call with the piece's index, unless the server numbers calls wrongly or not at
-        all. With `begins` the piece begins an object, so it cannot continue a complete call.
+        all. If the piece begins a new call, it is the next free slot. With `begins` the piece
+        begins an object, so it cannot continue a complete call.
         """
         new = len(self._calls)
         last = new - 1
@@ -329,7 +341,9 @@ class ReplyBuilder:
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
         """Return the slot of the call that a piece without a name continues.
 
-        It is the call in `slot`, unless that call is complete and another call is open.
+        It is the call in `slot`, unless that call is complete. Then a piece that begins an object
+        belongs to the first call without arguments. Other pieces belong to the last call if that is
+        open. If no call is open, a piece that begins an object or has an id begins a new call.
         """
         last = len(self._calls) - 1
         if not self._calls[slot].is_whole:
@@ -398,7 +412,8 @@ class ReplyBuilder:
 def read_fault(answer: dict[str, Any]) -> Any:
     """Return the error in an answer or event whose HTTP status is a success.
 
-    An error in an answer that finished normally is ignored, so that the answer is not lost.
+    An error beside a choice with a usual finish reason is ignored, so that the answer is not lost.
+    An error inside the choice is always returned.
 
     Args:
         answer: The JSON of a whole answer, or of one event.
