@@ -52,8 +52,7 @@ _BROKEN_OFF = {
     "abort",  # vLLM
     "aborted",
 }
-# Far above MOST_CALLS, since a model that makes a few calls too many is asked again; see
-# `has_too_many_calls`.
+# Far above MOST_CALLS, since a model that makes a few calls too many is asked again.
 _MOST_SLOTS = 8 * MOST_CALLS
 _MOST_DIGITS = 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -116,20 +115,14 @@ class SseReader:
                 yield event
 
     def _joined(self, content: bytes) -> bytes:
-        """Move the first half of a split character from the end of an event to the next one.
+        """Move the first half of a split character from the end of this event to the next text.
 
         Servers that count in UTF-16 send the first half of an emoji at the end of one text, and the
-        second half at the beginning of the next.
-
-        Args:
-            content: The JSON of an event.
-
-        Returns:
-            The JSON with the half of the event before it, and without a half at its end.
+        second half at the beginning of the next. Events without a text may come between them.
         """
         if not self._half and b"\\ud" not in content and b"\\uD" not in content:
             return content
-        if self._half:
+        if self._half and _BEGUN_TEXT.search(content):
             pair = b'"' + self._half.replace(b"\\", b"\\\\") + rb"\1"
             content = _SECOND_HALF.sub(pair, content, count=1)
             self._half = b""
@@ -141,6 +134,11 @@ class SseReader:
 
 _FIRST_HALF = re.compile(rb'(?<!\\)(?:\\\\)*(\\u[dD][89abAB][\da-fA-F]{2})"')
 _SECOND_HALF = re.compile(rb'"(\\u[dD][c-fC-F][\da-fA-F]{2})')
+# A text that is not empty, in a field whose texts come in pieces.
+_BEGUN_TEXT = re.compile(
+    rb'"(?:content|refusal|reasoning|reasoning_content|text|thinking|summary|arguments)"'
+    rb'\s*+:\s*+"[^"]'
+)
 _BRACES = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 
@@ -177,7 +175,7 @@ class _PartialCall:
 
 
 class ReplyBuilder:
-    """Joins deltas into a reply.
+    """Collects deltas into a reply.
 
     Servers show in various ways, or not at all, to which call a piece belongs. The builder handles
     all these cases.
@@ -185,9 +183,10 @@ class ReplyBuilder:
 
     def __init__(self, dialect: Dialect | None = None) -> None:
         self._dialect = dialect or Dialect()
-        self._details: dict[tuple[Any, ...], dict[str, Any]] = {}
-        # Texts of the details, which come in pieces.
-        self._detail_texts: dict[tuple[Any, ...], list[str]] = {}
+        # By the JSON of the values that identify a detail.
+        self._details: dict[bytes, dict[str, Any]] = {}
+        # Texts of the details, which come in pieces, also by the name of their field.
+        self._detail_texts: dict[tuple[bytes, str], list[str]] = {}
         self._thoughts: list[str] = []
         self._texts: list[str] = []
         self._calls: list[_PartialCall] = []
@@ -229,9 +228,10 @@ class ReplyBuilder:
         if not isinstance(delta, dict):
             _unreadable("delta")
         thought, text = _content(delta)
-        if self._dialect.replays == "details":
+        repeats_thought = is_whole and bool(self._thoughts)
+        if self._dialect.replays == "details" and not repeats_thought:
             self._add_details(delta)
-        if thought:
+        if thought and not repeats_thought:
             self._thoughts.append(thought)
             yield ReasoningChunk(thought)
         if text:
@@ -341,9 +341,8 @@ class ReplyBuilder:
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
         """Return the slot of the call that a piece without a name continues.
 
-        It is the call in `slot`, unless that call is complete. Then a piece that begins an object
-        belongs to the first call without arguments. Other pieces belong to the last call if that is
-        open. If no call is open, a piece that begins an object or has an id begins a new call.
+        It is the call in `slot`, unless that call is complete. Then it is an open call, or else a
+        new one if the piece begins an object or has an id.
         """
         last = len(self._calls) - 1
         if not self._calls[slot].is_whole:
@@ -363,13 +362,14 @@ class ReplyBuilder:
         """
         for position, row in enumerate(_detail_rows(delta)):
             index = row.get("index")
-            key: tuple[Any, ...] = (row.get("type"), position if index is None else index)
+            identity = [row.get("type"), position if index is None else index]
             if row.get("type") == "reasoning.encrypted":
-                key += (row.get("id"),)
+                identity.append(row.get("id"))
+            key = orjson.dumps(identity)
             detail = self._details.setdefault(key, {})
             for name, field_value in row.items():
                 if name in ("text", "summary") and isinstance(field_value, str):
-                    self._detail_texts.setdefault((*key, name), []).append(field_value)
+                    self._detail_texts.setdefault((key, name), []).append(field_value)
                     detail[name] = ""
                 elif field_value is not None or name not in detail:
                     detail[name] = field_value
@@ -387,8 +387,8 @@ class ReplyBuilder:
             provider = None
         else:
             provider = self._dialect.provider
-        for (*key, name), pieces in self._detail_texts.items():
-            self._details[tuple(key)][name] = "".join(pieces)
+        for (key, name), pieces in self._detail_texts.items():
+            self._details[key][name] = "".join(pieces)
         if self._details:
             proof = orjson.dumps(list(self._details.values())).decode()
         else:
@@ -435,7 +435,7 @@ def read_fault(answer: dict[str, Any]) -> Any:
         return None
     if choice.get("error"):
         return {"error": choice["error"]}
-    if reason in _BROKEN_OFF:
+    if isinstance(reason, str) and reason.lower() in _BROKEN_OFF:
         return {"error": {"message": f"It stopped with {reason}."}}
     return None
 
