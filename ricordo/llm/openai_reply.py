@@ -413,7 +413,7 @@ def read_fault(answer: dict[str, Any]) -> Any:
     """Return the error in an answer or event whose HTTP status is a success.
 
     An error beside a choice with a usual finish reason is ignored, so that the answer is not lost.
-    An error inside the choice is always returned.
+    Without such an error, an error inside the choice is returned.
 
     Args:
         answer: The JSON of a whole answer, or of one event.

@@ -415,7 +415,7 @@ def _listed_messages(agent: Mapping[str, Any], notes: ImportNotes) -> list[Json]
         notes.add("Messages: left out, since they are not a list.")
         return []
     if invalid_count := sum(not isinstance(message, dict) for message in listed):
-        notes.add(f"Messages: {invalid_count} that are not objects are left out.")
+        notes.add(f"Messages: {invalid_count} that are no objects are left out.")
     ids = set[str]()
     messages = []
     for number, message in enumerate(listed):
@@ -714,8 +714,6 @@ def _file(raw: Json, source_ids: set[str], notes: ImportNotes) -> Json:
             f"Files: {file['file_name']} is left out, since the agent file has no text of it."
         )
     elif not is_id_of(source_ids, file.get("source_id")):
-        notes.add(
-            f"Files: {file['file_name']} is left out, since its folder is not in the agent file."
-        )
+        notes.add(f"Files: {file['file_name']} is left out, since its folder is not in the file.")
         file["content"] = None
     return file

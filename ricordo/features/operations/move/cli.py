@@ -62,7 +62,7 @@ def migrate_to(
     tables = sum(1 for rows in report.rows.values() if rows)
     count = f"{sum(report.rows.values()):,} rows in {tables} tables"
     typer.echo(
-        f"\nMoved {count}. The rows of both databases were compared. "
+        f"\nMoved {count}. The rows were checked in both databases. "
         "Their numbers and their hashes are equal."
     )
     is_default = (
