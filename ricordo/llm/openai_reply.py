@@ -307,7 +307,8 @@ class ReplyBuilder:
         """Return the slot of the call that a piece belongs to.
 
         It is the call with the piece's index, unless the server numbers calls wrongly or not at
-        all. With `begins` the piece begins an object, so it cannot continue a complete call.
+        all. If the piece begins a new call, it is the next free slot. With `begins` the piece
+        begins an object, so it cannot continue a complete call.
         """
         new = len(self._calls)
         last = new - 1
@@ -411,7 +412,8 @@ class ReplyBuilder:
 def read_fault(answer: dict[str, Any]) -> Any:
     """Return the error in an answer or event whose HTTP status is a success.
 
-    An error beside a choice that finished normally is ignored, so that the answer is not lost.
+    An error beside a choice with a usual finish reason is ignored, so that the answer is not lost.
+    Without such an error, an error inside the choice is returned.
 
     Args:
         answer: The JSON of a whole answer, or of one event.

@@ -1,6 +1,6 @@
 """The folders of an agent, and the files that it has open, over HTTP.
 
-The older name of a folder is source.
+Folders were called sources before, and routes with that name remain.
 """
 
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ def list_files(
     ] = None,
     cursor: Annotated[str | None, Query(description="The older name of `after`.")] = None,
 ) -> Json:
-    """List the readable files of the agent's folders, most recently used first by default.
+    """List the readable files of the agent's folders, by default most recently used first.
 
     Each entry shows whether the file is open, and its visible text. Each user has separate open
     files: with a user's key the list is for turns with this user, otherwise for turns without a

@@ -1,10 +1,10 @@
-"""Guess the encoding of a text that has no mark and is not UTF-8.
+"""Guess the encoding of a text that has no byte order mark and is not UTF-8.
 
 Short texts fit many encodings. So the text is decoded by each candidate, and the oddities of each
 result are counted. Oddities are things that people hardly write: signs inside words, capitals after
-small letters, half-width katakana, rare ideographs. The encoding with the fewest oddities is
-chosen. `charset_normalizer` improves the score of encodings in which it recognizes a language. The
-file's type names the chosen encoding. A note is added if others fit nearly as well.
+small letters, half-width katakana, rare ideographs. `charset_normalizer` improves the score of
+encodings in which it recognizes a language. The encoding with the best score is chosen. The guess
+is unsure if others fit nearly as well.
 """
 
 import codecs
@@ -21,8 +21,8 @@ _CANDIDATES = (
 )
 _LOOKED_AT = 16 * 1024  # bytes
 _NEAR = 0.05
-# Lead bytes of the common ideographs and syllables, which are the first plane of each national
-# standard.
+# Lead bytes of the common ideographs, which are the first level of each national standard. For
+# Korean they are the lead bytes of the syllables.
 _COMMON = {
     "gb18030": ("gb2312", 0xB0, 0xD7),
     "big5": ("big5", 0xA4, 0xC6),
@@ -67,7 +67,7 @@ class GuessedEncoding:
 def wide_encoding(content: bytes) -> str | None:
     """Recognize UTF-16 or UTF-32 without a byte order mark by the positions of zero bytes.
 
-    Texts in scripts other than Latin are recognized by their spaces.
+    UTF-16 in scripts other than Latin is recognized by spaces, digits and line ends.
     """
     sample = content[:8192]
     if len(sample) < 4 or len(content) % 2:
@@ -80,8 +80,8 @@ def wide_encoding(content: bytes) -> str | None:
     odd = sample[1::2].count(0)
     half = len(sample) // 2
     for name, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
-        # The high byte is zero for line ends, digits and spaces in every script, and for Latin
-        # letters. The low byte is hardly ever zero.
+        # In UTF-16 the high byte is zero for Latin letters, and in every script for line ends,
+        # digits and spaces. The low byte is hardly ever zero.
         if (
             zeros > others
             and zeros * 50 >= half
