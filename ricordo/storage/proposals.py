@@ -608,8 +608,8 @@ def are_untold(tx: Transaction, agent_id: str, user_id: str) -> bool:
     return tx.first(_ANY_UNTOLD, {"agent_id": agent_id, "user_id": user_id}) is not None
 
 
-def expire(tx: Transaction) -> int:
-    """Mark some overdue proposals as expired, and return their number.
+def expire(tx: Transaction) -> bool:
+    """Mark some overdue proposals as expired, and return whether there may be more.
 
     Args:
         tx: The transaction.
@@ -619,7 +619,7 @@ def expire(tx: Transaction) -> int:
         # A proposal that was decided meanwhile stays unchanged.
         overdue = update(proposals).where(proposals.c.id.in_(ids), WAITS)
         tx.run(overdue.values(status="expired", resolved_at=tx.clock.now()))
-    return len(ids)
+    return bool(ids)
 
 
 def _proposals(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Proposal]:

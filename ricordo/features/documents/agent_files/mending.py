@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any, get_args
 
 from ricordo.api.models.agents import AgentRequest
@@ -113,6 +114,7 @@ _RULE = set(
 _CONFIG = {*ModelConfigRequest.model_fields, *ModelConfigRequest.ignored}
 _SOURCE_TYPES = get_args(SourceType)
 _TOOL_TYPES = get_args(ToolType)
+_LONGEST_LABEL = 255
 _NOT_IN_LABELS = re.compile(r"[\x00-\x1f\x7f<>\\]+")
 
 
@@ -150,8 +152,8 @@ def mend(content: Any, notes: ImportNotes) -> MendedFile:
         raise Invalid(UNREADABLE.format("its list of agents is empty"))
     for name, reason in _NOT_TAKEN.items():
         if part := content.get(name):
-            count = len(part) if isinstance(part, list | dict) else 1
-            notes.add(f"{name}: {count} left out, since {reason}.")
+            parts = len(part) if isinstance(part, list | dict) else 1
+            notes.add(f"{name}: {parts} left out, since {reason}.")
     file = MendedFile(content, notes)
     content["tools"] = _mend_each(content["tools"], partial(_tool, file=file), "Tools", notes)
     content["sources"] = _mend_each(
@@ -167,7 +169,10 @@ def mend(content: Any, notes: ImportNotes) -> MendedFile:
     if not content["agents"]:
         raise Invalid(UNREADABLE.format("none of its agents can be read"))
     for agent in content["agents"]:
-        _link_blocks(agent, content["blocks"], notes)
+        _add_inline_blocks(agent, content["blocks"])
+    labels = _Labels(content["agents"], content["blocks"])
+    for agent in content["agents"]:
+        labels.link(agent, notes)
     _share_blocks(content["agents"])
     content["groups"] = mend_groups(content["groups"], content, notes)
     return file
@@ -227,7 +232,7 @@ def _existing_ids(
 
 
 def _link_only_agent(content: Json) -> None:
-    """If the file has one agent, link all blocks if it lists none, and all tools likewise."""
+    """If the file has one agent, link all blocks to it if it lists none, and all tools likewise."""
     agents = content["agents"]
     if len(agents) == 1:
         for name, list_name in (("block_ids", "blocks"), ("tool_ids", "tools")):
@@ -530,7 +535,7 @@ def mended_label(label: str) -> str:
     # part.
     for reserved in (set[str](), invalid_parts, set(parts)):
         marked = [f"{part}_" if part in reserved else part for part in parts if part]
-        plain = "/".join(marked)[:255].rstrip("/ ")
+        plain = "/".join(marked)[:_LONGEST_LABEL].rstrip("/ ")
         if _is_label(plain):
             return plain
     letters = "".join(character if character.isalnum() else "_" for character in label).strip("_")[
@@ -551,34 +556,66 @@ def _is_label(label: str) -> bool:
     return True
 
 
-def _link_blocks(agent: Json, blocks: list[Json], notes: ImportNotes) -> None:
-    """Give each block of the agent a unique label, and leave out copies."""
-    for block in agent.pop("inline_blocks"):
-        block["id"] = f"{agent['id']}-{block['id']}"
-        blocks.append(block)
-        agent["block_ids"].append(block["id"])
-    by_label: dict[str, Json] = {}
-    by_id = {block["id"]: block for block in blocks}
-    linked = []
-    for id in dict.fromkeys(agent["block_ids"]):
-        block = by_id[id]
-        label = block["label"]
-        if (other := by_label.get(label)) is not None:
-            if other["value"] == block["value"]:
+class _Labels:
+    """The labels of a file's blocks, which must be unique for each agent that lists them."""
+
+    def __init__(self, agents: list[Json], blocks: list[Json]) -> None:
+        self._blocks = {block["id"]: block for block in blocks}
+        self._agents: dict[str, list[int]] = {id: [] for id in self._blocks}
+        # The labels that each agent has or had.
+        self._taken: list[set[str]] = [set() for _ in agents]
+        for number, agent in enumerate(agents):
+            for id in dict.fromkeys(agent["block_ids"]):
+                self._agents[id].append(number)
+                self._taken[number].add(self._blocks[id]["label"])
+
+    def link(self, agent: Json, notes: ImportNotes) -> None:
+        """Give each block of the agent a unique label, and leave out copies."""
+        by_label: dict[str, Json] = {}
+        linked = []
+        for id in dict.fromkeys(agent["block_ids"]):
+            block = self._blocks[id]
+            label = block["label"]
+            other = by_label.get(label)
+            if other is not None and other["value"] == block["value"]:
                 notes.add(
                     f'Blocks: a second one labelled "{label}" with the same text is left out.'
                 )
                 continue
-            number = 2
-            while f"{label}_{number}" in by_label:
-                number += 1
-            notes.add(
-                f'Blocks: a second one was labelled "{label}", and became "{label}_{number}".'
-            )
-            block["label"] = label = f"{label}_{number}"
-        by_label[label] = block
-        linked.append(id)
-    agent["block_ids"] = linked
+            if other is not None:
+                renamed = self._rename_one(other, block)
+                by_label[other["label"]] = other
+                notes.add(
+                    f'Blocks: a second one was labelled "{label}", and became "{renamed["label"]}".'
+                )
+            by_label[block["label"]] = block
+            linked.append(id)
+        agent["block_ids"] = linked
+
+    def _rename_one(self, first: Json, second: Json) -> Json:
+        """Rename the second block, or the first one if fewer agents list it; return that block."""
+        if len(self._agents[first["id"]]) < len(self._agents[second["id"]]):
+            block = first
+        else:
+            block = second
+        taken = [self._taken[number] for number in self._agents[block["id"]]]
+        for number in count(2):
+            ending = f"_{number}"
+            label = block["label"][: _LONGEST_LABEL - len(ending)].rstrip("/ ") + ending
+            if not any(label in labels for labels in taken):
+                break
+        block["label"] = label
+        for labels in taken:
+            labels.add(label)
+        return block
+
+
+def _add_inline_blocks(agent: Json, blocks: list[Json]) -> None:
+    """Add the blocks that the agent contains to the file's blocks, and list their ids."""
+    for block in agent.pop("inline_blocks"):
+        block["id"] = f"{agent['id']}-{block['id']}"
+        blocks.append(block)
+        agent["block_ids"].append(block["id"])
 
 
 def _share_blocks(agents: list[Json]) -> None:

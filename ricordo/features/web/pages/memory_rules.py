@@ -1,6 +1,8 @@
 """Rules for things never to remember, and postponed proposals, on pages of memory."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fastapi import Request, Response
 
@@ -16,9 +18,10 @@ _NOT_FOUND = 404
 _PRECONDITION_FAILED = 412
 _MOST_ATTEMPTS = 20
 _COOKIE = "ricordo_later"
-_SECONDS = 86_400
+_MINUTES = 24 * 60
+_ENTRY = re.compile(r"([^.-]{1,12})-([\da-f]{1,8})")
 _ID_END = 12  # characters of an id that distinguish it from others
-_MOST_PUT_OFF = 200
+_MOST_PUT_OFF = 150  # A cookie has at most 4096 bytes.
 
 
 async def add_rule(api: Api, user_id: str, rule: str) -> None:
@@ -112,16 +115,23 @@ async def _rules(api: Api, path: str) -> tuple[list[str], str | None]:
 def put_off(request: Request, response: Response, ids: Sequence[str]) -> None:
     """Let this browser show these proposals folded for a day; they still wait.
 
+    The cookie has the end of each id with its last minute in hexadecimal digits, as in
+    `0123456789ab-1c9c380`.
+
     Args:
         request: The request, whose cookie has the ids of earlier calls.
         response: The response, which gets the new cookie.
         ids: The proposals.
     """
-    ends = dict.fromkeys([*(id[-_ID_END:] for id in ids), *_ends(request)])
+    until = _minute_now() + _MINUTES
+    minutes = {id[-_ID_END:]: until for id in ids}
+    for end, minute in _put_off_until(request).items():
+        minutes.setdefault(end, minute)
+    entries = [f"{end}-{minute:x}" for end, minute in minutes.items()]
     response.set_cookie(
         _COOKIE,
-        ".".join([*ends][:_MOST_PUT_OFF]),
-        max_age=_SECONDS,
+        ".".join(entries[:_MOST_PUT_OFF]),
+        max_age=_MINUTES * 60,
         path=f"{base_of(request)}/",
         httponly=True,
         samesite="lax",
@@ -131,7 +141,7 @@ def put_off(request: Request, response: Response, ids: Sequence[str]) -> None:
 class PutOff:
     """The proposals that this browser has put off."""
 
-    def __init__(self, ends: Sequence[str]) -> None:
+    def __init__(self, ends: Iterable[str]) -> None:
         self._ends = set(ends)
 
     def __contains__(self, id: object) -> bool:
@@ -139,8 +149,22 @@ class PutOff:
 
 
 def put_off_of(request: Request) -> PutOff:
-    return PutOff(_ends(request))
+    return PutOff(_put_off_until(request))
 
 
-def _ends(request: Request) -> list[str]:
-    return [end for end in request.cookies.get(_COOKIE, "").split(".") if end]
+def _put_off_until(request: Request) -> dict[str, int]:
+    """Return the first minute in which each postponed proposal is shown again, by its id's end.
+
+    Entries of the cookie that are overdue or cannot be read are left out.
+    """
+    now = _minute_now()
+    minutes = {}
+    for entry in request.cookies.get(_COOKIE, "").split("."):
+        if (match := _ENTRY.fullmatch(entry)) and int(match[2], 16) > now:
+            minutes[match[1]] = min(int(match[2], 16), now + _MINUTES)
+    return minutes
+
+
+def _minute_now() -> int:
+    """Return the minutes since 1970."""
+    return int(time.time() // 60)

@@ -125,10 +125,14 @@ def test_a_failed_install_quotes_pip_and_is_retried_later(api: Api, tmp_path: Pa
     assert failed["code"] == 400
     assert f"cannot be installed ({texts_of([wanted])[0]}): " in failed["detail"]
     assert "No matching distribution found for nosuchthing" in failed["detail"]
-    while "failed" not in [
-        job["status"] for job in api.http.get("/v1/jobs/").json() if "nosuchthing" in str(job)
-    ]:
-        pass  # The failure is reported at once, and recorded with the job a moment later.
+    # The failure is reported at once, and recorded with the job a moment later.
+    deadline = time.monotonic() + PATIENCE
+    while not any(
+        job["status"] == "failed" and "nosuchthing" in str(job)
+        for job in api.http.get("/v1/jobs/").json()
+    ):
+        assert time.monotonic() < deadline, "the job did not fail"
+        time.sleep(0.1)
     make_wheel(tmp_path, "nosuchthing", "1.0", "x = 1")
     failure = environments._failure(environments._home(api.server.settings, texts_of([wanted])))
     assert "cannot be installed" in try_out(api, wanted)["detail"]

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from letta_client import BadRequestError
 from pydantic import AfterValidator, ValidationInfo, create_model
 
+from ricordo.features.documents.agent_files.mending import mend
 from ricordo.features.documents.agent_files.tolerance import ImportNotes, fitted
 from ricordo.storage.engine.store import SqlStore
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
@@ -123,6 +126,68 @@ def plain_file() -> Wire:
         "metadata": {},
         "created_at": "2026-01-05T00:00:00+00:00",
     }
+
+
+def file_with(blocks: list[tuple[str, str]], agents: list[list[int]]) -> Wire:
+    """Return a file with blocks of these labels and texts, and agents that list these blocks."""
+    file = plain_file()
+    file["blocks"] = [
+        {"id": f"block-{number}", "label": label, "value": value}
+        for number, (label, value) in enumerate(blocks)
+    ]
+    file["agents"] = [
+        {**file["agents"][0], "id": f"agent-{number}", "block_ids": [f"block-{i}" for i in listed]}
+        for number, listed in enumerate(agents)
+    ]
+    return file
+
+
+LABELLED = st.lists(
+    st.tuples(st.sampled_from(["human", "human_2", "h" * 255]), st.sampled_from("abcdefgh")),
+    min_size=3,
+    max_size=5,
+)
+
+
+@settings(max_examples=100)
+@given(st.data(), LABELLED)
+def test_labels_are_unique_for_each_agent_and_valid(
+    data: st.DataObject, blocks: list[tuple[str, str]]
+) -> None:
+    numbers = st.lists(st.integers(0, len(blocks) - 1), min_size=1, max_size=4, unique=True)
+    agents = data.draw(st.lists(numbers, min_size=2, max_size=3))
+    content = mend(file_with(blocks, agents), ImportNotes()).content
+    by_id = {block["id"]: block for block in content["blocks"]}
+    for listed, agent in zip(agents, content["agents"], strict=True):
+        linked = [by_id[id] for id in (*agent["block_ids"], *agent["shared_block_ids"])]
+        labels = [block["label"] for block in linked]
+        assert len(labels) == len(set(labels))
+        assert all(len(label) <= 255 for label in labels)
+        assert {block["value"] for block in linked} == {blocks[number][1] for number in listed}
+    for number, (label, _) in enumerate(blocks):
+        others = {other for listed in agents if number in listed for other in listed} - {number}
+        if label not in {blocks[other][0] for other in others}:
+            assert by_id[f"block-{number}"]["label"] == label
+
+
+@pytest.mark.parametrize("listed", [[0, 1], [1, 0]])
+def test_of_two_blocks_with_one_label_the_one_of_a_single_agent_is_renamed(
+    api: Api, listed: list[int]
+) -> None:
+    file = file_with([("human", "Ada."), ("human", "Bea.")], [[0], listed])
+    answer = ok(
+        api.http.post(
+            "/v1/agents/import",
+            files={"file": ("agent.af", json.dumps(file).encode())},
+            data={"model": MODEL},
+        )
+    )
+    first, second = (
+        {block["label"]: block["value"] for block in ok(api.http.get(f"/v1/agents/{id}"))["blocks"]}
+        for id in answer["agent_ids"]
+    )
+    assert first == {"human": "Ada."}
+    assert second == {"human": "Ada.", "human_2": "Bea."}
 
 
 @dataclass(frozen=True)

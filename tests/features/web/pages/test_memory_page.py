@@ -148,6 +148,29 @@ def test_not_now_hides_a_suggestion_but_leaves_it_waiting(school: School) -> Non
     assert "1 suggestion<" in school.see("ada"), "another browser must still show the suggestion"
 
 
+def test_each_suggestion_is_shown_again_a_day_after_it_was_put_off(
+    school: School, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day, later = 24 * 60, 23 * 60
+    cookie = "ricordo_later=abc.-.abc-.abc-x.abc-1"
+    ids = [ok(school.propose(text))["id"] for text in ("Has a cat.", "Plays chess.")]
+    for id, minute in zip(ids, (0, later), strict=True):
+        monkeypatch.setattr(memory_rules, "_minute_now", lambda minute=minute: 10**7 + minute)
+        form = {"id": id, "decision": "later", "next": "/"}
+        answer = school.ask(
+            "ada", "POST", f"{school.memory}/decide", data=form, headers={"cookie": cookie}
+        )
+        found = re.search("ricordo_later=[^;]+", "; ".join(answer.headers.get_list("set-cookie")))
+        assert found
+        cookie = found[0]
+    assert "abc" not in cookie, "overdue and unreadable entries must be removed"
+    counts = {later: "2", day - 1: "2", day: "1", later + day - 1: "1", later + day: ""}
+    for minute, count in counts.items():
+        monkeypatch.setattr(memory_rules, "_minute_now", lambda minute=minute: 10**7 + minute)
+        page = school.ask("ada", "GET", school.memory, headers={"cookie": cookie}).text
+        assert "".join(re.findall(r"(\d+) put off until tomorrow", page)) == count, minute
+
+
 def test_a_rejection_may_have_a_reason(school: School) -> None:
     ids = [ok(school.propose(line))["id"] for line in ("Sings in a choir.", "Paints boats.")]
     for id, reason in zip(ids, ("It is a dog.", ""), strict=True):
