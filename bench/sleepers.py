@@ -23,7 +23,7 @@ _BLOCKS = [
 
 
 async def sleeptime_costs(server: Server, turns: int = TURNS) -> list[Figure]:
-    """Measure a turn's median wall time with a sleeping agent, divided by that without one."""
+    """Measure a turn's wall time with and without a sleeping agent, and their quotients."""
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
         agents = [await _create(client, server, has_sleeptime=is_on) for is_on in (False, True)]
         walls: list[list[float]] = [[], []]
@@ -39,9 +39,9 @@ async def sleeptime_costs(server: Server, turns: int = TURNS) -> list[Figure]:
     return [
         Figure("turn of an agent without a sleeping agent: wall", without, "ms"),
         Figure("turn of an agent with one", with_it, "ms"),
-        Figure("  the second in terms of the first, median", with_it / without, "times", 1.05),
+        Figure("  the second divided by the first, median", with_it / without, "times", 1.05),
         Figure(
-            "  the second in terms of the first, mean of the faster nine tenths",
+            "  the second divided by the first, mean of the faster nine tenths",
             means[1] / means[0],
             "times",
             1.05,

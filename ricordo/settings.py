@@ -534,7 +534,7 @@ def _is_postgres(url: str) -> bool:
         return False
     try:
         parts = urlsplit(url)
-        has_port = parts.port != 0  # raises ValueError for text that is no number
+        has_port = parts.port != 0  # raises ValueError for text that is not a number
     except ValueError:
         has_port = False
     # The folder of a socket is in the query: postgresql://user@/database?host=/var/run/postgresql

@@ -110,7 +110,8 @@ def pytest_runtest_call() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     """Turn the garbage collector off during imports.
 
-    Imported objects are no garbage. Searching them repeatedly takes a fifth of the start.
+    Imported objects are no garbage. Scanning them repeatedly takes a fifth of the time of the
+    start.
     """
     gc.disable()
     campaign_record.pytest_configure(config)

@@ -115,7 +115,10 @@ def list_providers(
     name: str | None = None,
     provider_type: str | None = None,
 ) -> Sequence[OrganizationProvider]:
-    """List the organization's providers, newest first. Filters are the name and the type."""
+    """List the organization's providers, by default newest first.
+
+    Filters are the name and the type.
+    """
     return providers.page(tx, context.scope, paging.page(), name=name, provider_type=provider_type)
 
 

@@ -59,7 +59,7 @@ class RunQuery:
 def list_runs(
     tx: Transaction, context: RequestContext, paging: Paged, query: Annotated[RunQuery, Depends()]
 ) -> Sequence[Run]:
-    """List runs, newest first.
+    """List runs, by default newest first.
 
     Filters are agents, conversation, status and whether they are open.
     """
@@ -207,7 +207,10 @@ class StepQuery:
 def list_all_steps(
     tx: Transaction, context: RequestContext, paging: Paged, query: Annotated[StepQuery, Depends()]
 ) -> Sequence[Step]:
-    """List steps, newest first. Filters are agent, model, feedback, tags and dates."""
+    """List steps, by default newest first.
+
+    Filters are agent, model, feedback, tags and dates.
+    """
     return runs.page_of_steps(
         tx,
         context.scope,

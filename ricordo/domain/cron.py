@@ -95,6 +95,11 @@ def parse(expression: str, timezone: str | None = None) -> Cron:
     return cron
 
 
+def names_zone(expression: str) -> bool:
+    """Return whether the expression begins with a time zone."""
+    return _ZONE.fullmatch(expression.strip()) is not None
+
+
 def read_stored(expression: str, timezone: str | None = None) -> Cron:
     """Return the times of a stored expression, whose steps may have any size.
 

@@ -6,7 +6,7 @@ import zipfile
 import zlib
 
 # The errors of reading a faulty zip file. RuntimeError: a file is encrypted. NotImplementedError:
-# an unknown compression, or a later version of zip. ValueError: a name that is no text.
+# an unknown compression, or a later version of zip. ValueError: a name that is not text.
 ZIP_FAULTS = (
     zipfile.BadZipFile,
     zlib.error,

@@ -70,8 +70,8 @@ class OpenAICompatibleModel:
             request: The transcript, the tools and the settings of one call.
 
         Raises:
-            ModelError: The call failed, after the policy's retries and the adaptation's other
-                forms.
+            ModelError: The call failed, even after the policy's retries and in the other forms of
+                the request that the adaptation tried.
         """
         adaptation = Adaptation(self.learned, self._body)
         return answer_by_policy(
@@ -87,8 +87,8 @@ class OpenAICompatibleModel:
             body = body | {
                 name: orjson.Fragment(break_tokens(orjson.dumps(body[name]))) for name in texts
             }
-        # Build it directly, since merging the client's headers and cookies would cost a tenth of a
-        # call.
+        # Build it directly, since merging the client's headers and cookies would take a tenth of
+        # the time of a call.
         return httpx2.Request("POST", self._url, headers=self._headers, content=orjson.dumps(body))
 
     async def _attempt(
@@ -173,7 +173,7 @@ class OpenAICompatibleModel:
 
 
 def call_headers(endpoint_type: str, api_key: str | None) -> dict[str, str]:
-    """Return the headers of a call, with the key in the server's header.
+    """Return the headers of a call, with the key in the header that the server reads.
 
     Args:
         endpoint_type: The kind of server, such as "azure".
@@ -195,8 +195,8 @@ def call_url(info: ModelInfo | EmbeddingInfo, path: str, api_version: str | None
     Args:
         info: The model, with the address of its server.
         path: The path below the server's address, such as "chat/completions".
-        api_version: The value of Azure's `api-version`; None leaves it out. Other servers ignore
-            it.
+        api_version: The value of Azure's `api-version`; None leaves it out. It is never sent to
+            other servers.
     """
     base_url = (info.endpoint or "").rstrip("/")
     if info.endpoint_type != "azure":

@@ -45,9 +45,13 @@ _FINISHES: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "refusal": "content_filter",
 }
-# Finish reasons of a server that gave up in the middle of its answer: OpenRouter and Mistral,
-# DeepSeek, vLLM.
-_BROKEN_OFF = {"error", "insufficient_system_resource", "abort", "aborted"}
+# Finish reasons of a server that gave up in the middle of its answer.
+_BROKEN_OFF = {
+    "error",  # OpenRouter, Mistral
+    "insufficient_system_resource",  # DeepSeek
+    "abort",  # vLLM
+    "aborted",
+}
 # Far above MOST_CALLS, since a model that makes a few calls too many is asked again.
 _MOST_SLOTS = 8 * MOST_CALLS
 _MOST_DIGITS = 12
@@ -111,14 +115,14 @@ class SseReader:
                 yield event
 
     def _joined(self, content: bytes) -> bytes:
-        """Return an event with both halves of a character that the server split between two events.
+        """Move the first half of a split character from the end of this event to the next text.
 
         Servers that count in UTF-16 send the first half of an emoji at the end of one text, and the
-        second half at the beginning of the next.
+        second half at the beginning of the next. Events without a text may come between them.
         """
         if not self._half and b"\\ud" not in content and b"\\uD" not in content:
             return content
-        if self._half:
+        if self._half and _BEGUN_TEXT.search(content):
             pair = b'"' + self._half.replace(b"\\", b"\\\\") + rb"\1"
             content = _SECOND_HALF.sub(pair, content, count=1)
             self._half = b""
@@ -130,6 +134,11 @@ class SseReader:
 
 _FIRST_HALF = re.compile(rb'(?<!\\)(?:\\\\)*(\\u[dD][89abAB][\da-fA-F]{2})"')
 _SECOND_HALF = re.compile(rb'"(\\u[dD][c-fC-F][\da-fA-F]{2})')
+# A text that is not empty, in a field whose texts come in pieces.
+_BEGUN_TEXT = re.compile(
+    rb'"(?:content|refusal|reasoning|reasoning_content|text|thinking|summary|arguments)"'
+    rb'\s*+:\s*+"[^"]'
+)
 _BRACES = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 
@@ -145,8 +154,8 @@ class _PartialCall:
     arguments: list[str] = field(default_factory=list)
     has_arguments: bool = False
     is_whole: bool = False
-    # A later piece of this call had no name. So the server sends each name once, and the next name
-    # begins another call.
+    # A piece of this call had no name. So the server sends each name once, and the next name begins
+    # another call.
     is_named_once: bool = False
     _depth: int = 0
     _is_in_string: bool = False
@@ -166,7 +175,7 @@ class _PartialCall:
 
 
 class ReplyBuilder:
-    """Collects deltas to a reply.
+    """Collects deltas into a reply.
 
     Servers show in various ways, or not at all, to which call a piece belongs. The builder handles
     all these cases.
@@ -174,9 +183,10 @@ class ReplyBuilder:
 
     def __init__(self, dialect: Dialect | None = None) -> None:
         self._dialect = dialect or Dialect()
-        self._details: dict[tuple[Any, ...], dict[str, Any]] = {}
-        # Texts of the details, which come in pieces.
-        self._detail_texts: dict[tuple[Any, ...], list[str]] = {}
+        # By the JSON of the values that identify a detail.
+        self._details: dict[bytes, dict[str, Any]] = {}
+        # Texts of the details, which come in pieces, also by the name of their field.
+        self._detail_texts: dict[tuple[bytes, str], list[str]] = {}
         self._thoughts: list[str] = []
         self._texts: list[str] = []
         self._calls: list[_PartialCall] = []
@@ -218,9 +228,10 @@ class ReplyBuilder:
         if not isinstance(delta, dict):
             _unreadable("delta")
         thought, text = _content(delta)
-        if self._dialect.replays == "details":
+        repeats_thought = is_whole and bool(self._thoughts)
+        if self._dialect.replays == "details" and not repeats_thought:
             self._add_details(delta)
-        if thought:
+        if thought and not repeats_thought:
             self._thoughts.append(thought)
             yield ReasoningChunk(thought)
         if text:
@@ -296,7 +307,8 @@ class ReplyBuilder:
         """Return the slot of the call that a piece belongs to.
 
         It is the call with the piece's index, unless the server numbers calls wrongly or not at
-        all. With `begins` the piece begins an object, so it cannot continue a complete call.
+        all. If the piece begins a new call, it is the next free slot. With `begins` the piece
+        begins an object, so it cannot continue a complete call.
         """
         new = len(self._calls)
         last = new - 1
@@ -329,7 +341,8 @@ class ReplyBuilder:
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
         """Return the slot of the call that a piece without a name continues.
 
-        It is the call in `slot`, unless that call is complete and another call is open.
+        It is the call in `slot`, unless that call is complete. Then it is an open call, or else a
+        new one if the piece begins an object or has an id.
         """
         last = len(self._calls) - 1
         if not self._calls[slot].is_whole:
@@ -349,13 +362,14 @@ class ReplyBuilder:
         """
         for position, row in enumerate(_detail_rows(delta)):
             index = row.get("index")
-            key: tuple[Any, ...] = (row.get("type"), position if index is None else index)
+            identity = [row.get("type"), position if index is None else index]
             if row.get("type") == "reasoning.encrypted":
-                key += (row.get("id"),)
+                identity.append(row.get("id"))
+            key = orjson.dumps(identity)
             detail = self._details.setdefault(key, {})
             for name, field_value in row.items():
                 if name in ("text", "summary") and isinstance(field_value, str):
-                    self._detail_texts.setdefault((*key, name), []).append(field_value)
+                    self._detail_texts.setdefault((key, name), []).append(field_value)
                     detail[name] = ""
                 elif field_value is not None or name not in detail:
                     detail[name] = field_value
@@ -373,8 +387,8 @@ class ReplyBuilder:
             provider = None
         else:
             provider = self._dialect.provider
-        for (*key, name), pieces in self._detail_texts.items():
-            self._details[tuple(key)][name] = "".join(pieces)
+        for (key, name), pieces in self._detail_texts.items():
+            self._details[key][name] = "".join(pieces)
         if self._details:
             proof = orjson.dumps(list(self._details.values())).decode()
         else:
@@ -398,7 +412,8 @@ class ReplyBuilder:
 def read_fault(answer: dict[str, Any]) -> Any:
     """Return the error in an answer or event whose HTTP status is a success.
 
-    An error in an answer that finished normally is ignored, so that the answer is not lost.
+    An error beside a choice with a usual finish reason is ignored, so that the answer is not lost.
+    Without such an error, an error inside the choice is returned.
 
     Args:
         answer: The JSON of a whole answer, or of one event.
@@ -420,7 +435,7 @@ def read_fault(answer: dict[str, Any]) -> Any:
         return None
     if choice.get("error"):
         return {"error": choice["error"]}
-    if reason in _BROKEN_OFF:
+    if isinstance(reason, str) and reason.lower() in _BROKEN_OFF:
         return {"error": {"message": f"It stopped with {reason}."}}
     return None
 

@@ -5,8 +5,8 @@ the tool calls that edited the block fail, and the agent reads the reason. Nothi
 unseen.
 
 Some steps create, remove, rename or describe blocks, or change several blocks by one call. Their
-edits are planned on the stored memory, under locks, before anything is written. Edits with a common
-call, block or label are stored together or not at all.
+edits form groups: edits with a common call, block or label are stored together or not at all. Under
+locks, each group is planned on the stored memory before any of its edits is written.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -102,12 +102,14 @@ def store_plan(
 ) -> CommitOutcome:
     """Store the edits, except those that conflict with changes of others.
 
-    Agent and chains are locked.
+    The caller has locked the chains of the edited blocks. If an edit does more than change a text,
+    the caller has locked the agent too.
 
     Args:
         tx: The transaction.
         state: The agent as the step began.
-        edits: The edits that the policies allow, in the order of their calls.
+        edits: The edits that the policies allow; those of one block are in the order of their
+            calls.
         scope: The scope of the turn.
         context: The author of the edits, and the rules that apply to them.
         home_chain: The chain for the agent's new blocks; None if it does not exist yet.
@@ -155,8 +157,8 @@ def store_plan(
 def _store_group(stored_memory: _StoredMemory, edits: Sequence[MemoryEdit]) -> _StoredMemory:
     """Store a group of edits, all or none; return the memory with them.
 
-    Raises the error that their calls get as result. A store may refuse a write that the plan
-    allows, so the writes are undone then.
+    Raises the error that their calls get as result. If a write fails although the plan allowed it,
+    all writes of the group are undone.
     """
     after = _plan_group(stored_memory, stored_memory.blocks, edits)
     if after == stored_memory.blocks:
@@ -474,7 +476,7 @@ def commit(
 ) -> CommitOutcome:
     """Store the step's edits and passages.
 
-    Edits that the block's policy does not allow become proposals to its owner.
+    Edits that need approval by the block's policy become proposals to its owner.
 
     Args:
         tx: The transaction that saves the step.
@@ -593,9 +595,12 @@ def _rotate_filled(
     edited_ids: Container[str],
     context: EditContext,
 ) -> tuple[tuple[Block, ...], list[Passage]]:
-    """Rotate blocks that this step filled up; return all blocks and the removed passages.
+    """Rotate blocks that this step filled up.
 
     A block that its owner has filled is not changed.
+
+    Returns:
+        All blocks, and new passages with the texts that were moved out of them.
     """
     before = {block.id: block.version for block in state.blocks}
     blocks_now: list[Block] = []
@@ -647,7 +652,8 @@ def _write_texts(
         if block:
             written[block_id] = block
         else:
-            # Someone else changed the block first; its chain is locked now.
+            # Someone else changed the block first, or the write was refused. `store_plan` finds out
+            # which.
             overtaken_edits += edits
     blocks_now = tuple(written.get(block.id, block) for block in state.blocks)
     if overtaken_edits:

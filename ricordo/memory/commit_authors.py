@@ -31,10 +31,10 @@ def shown_name(name: str) -> str:
 class CommitAuthors:
     """The authors of commits that the user `by` pushed or pulled, in one transaction.
 
-    In commits from a remote that an owner configured, an address of any user of the organization is
-    accepted. In a push, only author lines of the credential's user are accepted. They are
-    recognized by the user's e-mail address, by the address that Ricordo writes, or by an address in
-    `own_addresses`.
+    A user is recognized by the e-mail address, or by the address that Ricordo writes. An address in
+    `own_addresses` is an address of `by`. In commits from a remote that an owner configured, all
+    users of the organization are recognized. In a push, only `by` is recognized; every other author
+    becomes a "remote" one.
     """
 
     tx: Transaction
@@ -93,7 +93,7 @@ class CommitAuthors:
         return self._users[address]
 
     def only(self, name_addresses: Iterable[tuple[str, str]]) -> Actor:
-        """Return the author of these commits; the sender, if they have several authors.
+        """Return the one author of these commits; the sender, if there is none or several.
 
         Args:
             name_addresses: The names and addresses of the author lines.

@@ -153,7 +153,7 @@ def rotate(
     """Rotate a block that was just written if it is too full.
 
     Args:
-        tx: The transaction, in which the block's chain is locked.
+        tx: The transaction, in which the caller has locked the block's chain.
         state: The agent that wrote the block.
         block: The block after the write.
         context: The author of the step's edits.

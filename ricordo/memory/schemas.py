@@ -582,7 +582,7 @@ def _field(
     default = table.get("default")
     try:
         egress = label_of(table["egress"]) if "egress" in table else None
-    except (Invalid, AttributeError) as error:  # an entry that is no text has no `strip`
+    except (Invalid, AttributeError) as error:  # an entry that is not text has no `strip`
         sentence = str(error) if isinstance(error, Invalid) else '"egress" must be a list of names.'
         return None, [lines.problem(sentence, *field_path, "egress")]
     field = SchemaField(

@@ -63,7 +63,7 @@ def with_copies(
         tx: The transaction.
         state: The agent in a conversation with a user.
         edits: The step's edits.
-        chain_id: The user's chain, which is locked.
+        chain_id: The user's chain, which the caller has locked.
         author: The author of the copies.
 
     Returns:
@@ -96,7 +96,7 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
         tx: The transaction.
         agent: The agent that sees the block.
         block: The agent's block, whose settings a new copy gets.
-        chain_id: The user's chain, which is locked.
+        chain_id: The user's chain, which the caller has locked.
         author: The author of a new copy.
     """
     chain = versions.lock(tx, chain_id)

@@ -54,7 +54,7 @@ class PutOptions:
         message: The reason of the change; None: a summary of the changed lines.
         expected: The version from which the text was edited, as a hex id or its first digits (at
             least 7). None overwrites whatever the block has now.
-        title: This and the other fields are settings of the block. None leaves a setting as it is.
+        title: This and the fields below are settings of the block. None leaves a setting as it is.
     """
 
     message: str | None = None
@@ -82,7 +82,7 @@ class ProposalOptions:
     Attributes:
         reasoning: The reason that the owner sees; "": a summary of the changed lines.
         confidence: Between 0 and 1; None if unknown.
-        replace_all: Replace every occurrence instead of the only one.
+        replace_all: Replace every occurrence. Otherwise the text must occur exactly once.
         expires_after: The lifetime of the proposal in microseconds; None: it never expires.
     """
 
@@ -252,7 +252,8 @@ def put(
         Invalid: The label, a text or a setting cannot be stored.
         TooLong: The text exceeds the block's limit, or the memory its quotas.
         Forbidden: The block's policy does not let this author write it.
-        Conflict: Another label differs only in case, or the expected version is not unique.
+        Conflict: Another label differs only in case, or several versions begin with the expected
+            digits.
         NotFound: The memory is not stored, or was erased.
     """
     label = require_label(label)
@@ -480,8 +481,8 @@ def rename(
         tx: The transaction.
         memory: The user's memory.
         label: The current label.
-        new_label: The new label; it is brought into its normal form. The current one changes
-            nothing.
+        new_label: The new label; it is brought into its normal form. If it is the current
+            one, nothing changes.
         by: The author, or metadata whose empty reason `message` replaces.
         message: The reason; None: a sentence with both labels.
 
@@ -572,7 +573,7 @@ def propose_edit(
     by: Actor,
     options: ProposalOptions = _PROPOSAL,
 ) -> Proposal:
-    """Propose to replace one piece; an empty `old_string` is for a new block.
+    """Propose to replace one piece; an empty `old_string` is for a new or an empty block.
 
     Args:
         tx: The transaction.
@@ -731,8 +732,8 @@ def is_current(block: Block, expected: str) -> bool:
 
     Args:
         block: The block as it is now.
-        expected: The hex id of a version in any case, or its first digits. Fewer than 7 never
-            match.
+        expected: The hex id of a version in upper or lower case, or its first digits. Fewer than 7
+            never match.
     """
     return (
         block.head is not None

@@ -20,7 +20,7 @@ def highlight(code: str, language: str, _attributes: str) -> str:
 
     Args:
         code: The text between the fences, unescaped.
-        language: The first word after the opening fence, in any case; "" without one.
+        language: The first word after the opening fence, in upper or lower case; "" without one.
         _attributes: The rest of the fence's line, which markdown-it passes. It is not used.
     """
     name = language.casefold()

@@ -344,7 +344,7 @@ def page_of_passages(
         tx: The transaction.
         archive_ids: The archives; the caller's access to them is checked before.
         page: The part of the list.
-        search_text: Only passages whose text contains it, in any case. None or "": all.
+        search_text: Only passages whose text contains it, in upper or lower case. None or "": all.
         scope: Passages that it does not see are left out; None: all passages are returned.
         without: Texts by key of the metadata. Passages with one of them are left out.
     """

@@ -121,7 +121,7 @@ class ConversationFilter:
 
     Attributes:
         is_archived: True for archived ones only, False for all others.
-        summary: A text that the summary contains, in any case.
+        summary: A text that the summary contains, in upper or lower case.
         order_by: The time by which the list is ordered.
         user_id: The user of the conversation.
     """

@@ -99,7 +99,7 @@ def agent_of(tx: Transaction, agent_id: str) -> tuple[str, str]:
 
 
 def window_of(tx: Transaction, conversation_id: str) -> list[Any] | None:
-    """Return the window's content, which may be wrong; None if it is no list.
+    """Return the window's content, which may be wrong; None if it is not a list.
 
     Args:
         tx: The transaction.

@@ -177,7 +177,7 @@ def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
     Args:
         tx: The transaction.
         chain_id: The chain.
-        id: Hex digits in any case, at least 7.
+        id: Hex digits in upper or lower case, at least 7.
 
     Raises:
         NotFound: There is no such version, or these are not hex digits.

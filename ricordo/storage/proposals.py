@@ -54,7 +54,7 @@ WAITS = proposals.c.status.in_([literal_column("'open'"), literal_column("'confl
 # The condition that an owner has not decided on a proposal, which waits or has expired.
 IS_UNDECIDED = proposals.c.status.in_(("open", "conflicted", "expired"))
 _IN_CHAIN = equal(proposals, "chain_id") & WAITS
-_MOST_DECIDED = 10_000  # newest decisions whose times are read
+_MOST_DECIDED = 10_000  # the newest decided proposals, whose times are read
 _WAITING = _SELECT.where(_IN_CHAIN).order_by(proposals.c.seq)
 _WAITING_BY = _WAITING.where(equal(proposals, "label", "author_kind", "author_id"))
 _REJECTED_BY = (
@@ -137,6 +137,7 @@ class ProposalFilter:
     Attributes:
         chain_id: The chain of the memory.
         label: The block's label.
+        status: The status of the proposal.
         author_id: The id of the author, such as an agent.
         run_id: The run that made the proposal.
         waits: Only proposals that the owner can still decide on.
@@ -161,7 +162,7 @@ class Rejection:
 
 
 def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> Proposal:
-    """Store a proposal without secrets, and return it.
+    """Redact the secrets in a proposal, store it, and return it.
 
     Args:
         tx: The transaction.
@@ -206,8 +207,8 @@ def store(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -
     else:
         base_blob = blob_id(proposal.base_value)
     if base is None and proposal.base_value is not None:
-        # A user's copy may be based on a text that no version holds, and that the agent did not
-        # see.
+        # The base may be a text that no version of the chain holds, such as the text of an agent's
+        # block of which the user gets a copy. Then it is stored here.
         growth += versions.put_text(tx, proposal.chain_id, proposal.base_value, None).added_bytes
     tx.run(_INSERT, _ROWS.values(proposal) | {"base_blob": base_blob, "blob": blob})
     grow(tx, proposal.chain_id, growth)

@@ -17,7 +17,7 @@ def page_of_tags(tx: Transaction, scope: Scope, page: Page, name: str | None) ->
         tx: The transaction.
         scope: The caller.
         page: The part of the list. Its cursors are tags, which need not exist.
-        name: Only tags that contain it, in any case. None or "": all.
+        name: Only tags that contain it, in upper or lower case. None or "": all.
     """
     of_agents = (
         select(agents_tags.c.tag)

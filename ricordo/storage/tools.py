@@ -61,7 +61,7 @@ class ToolFilter:
     Attributes:
         types: The tool has one of these types.
         other_types: The tool has none of these types.
-        search: A piece of the name, in any case.
+        search: A piece of the name, in upper or lower case.
         agent_id: The agent that has the tool.
         is_built_in: All of these conditions must be met, so True and False together match no tool.
     """

@@ -221,7 +221,7 @@ def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
     Args:
         tx: The transaction.
         scope: The organization; the caller's user does not matter.
-        address: The address in any case; "" matches no user.
+        address: The address in upper or lower case; "" matches no user.
     """
     if not address or "\0" in address:
         return None
@@ -239,7 +239,7 @@ def enabled_with_email(tx: Transaction, address: str) -> list[User]:
 
     Args:
         tx: The transaction.
-        address: The address in any case.
+        address: The address in upper or lower case.
     """
     if "\0" in address:
         return []  # PostgreSQL would refuse the parameter
@@ -301,7 +301,7 @@ def page_named_like(tx: Transaction, scope: Scope, page: Page, text: str) -> lis
         tx: The transaction.
         scope: The caller; users that the caller may not know of are left out.
         page: The part of the list.
-        text: A part of the name or of the identifier, in any case; "" returns all users.
+        text: A part of the name or of the identifier, in upper or lower case; "" returns all users.
     """
     columns = (users.c.name, users.c.identifier)
     is_named = None

@@ -1,6 +1,7 @@
 """Write-ahead logs that were cut off or torn, and disks that fill up at a write.
 
-The database then holds the acknowledged writes up to some point, without a gap.
+After damage to the log, the database holds the acknowledged writes up to some point, without a gap.
+A full disk loses no acknowledged write.
 """
 
 import itertools
@@ -32,7 +33,7 @@ TURNS = 8
 
 @dataclass(frozen=True)
 class Killed:
-    """The files of a server that was killed, its agent, and the number of acknowledged turns."""
+    """The files of a server that was killed, and its agent."""
 
     folder: Path
     agent: str
@@ -126,7 +127,7 @@ async def test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged(
     for length, log in cuts(killed.log, step):
         path = killed.copy("damaged", log=log)
         if log != killed.log:
-            # If the marker file records later writes, the start is refused, and the error says what
+            # The marker file records later writes. So the start is refused, and the error says what
             # to do.
             with pytest.raises(Unavailable, match=r"are missing|another database, or is damaged"):
                 open_sqlite(path)
@@ -149,7 +150,7 @@ async def test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged(
 
 @contextmanager
 def room_for(size: int, path: Path) -> Iterator[None]:
-    """Let the database's log grow by this number of bytes, as on a disk that is full then."""
+    """Let the database's log grow by at most this number of bytes, as on a nearly full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     log_size = path.with_name(f"{path.name}-wal").stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (log_size + size, hard))
@@ -203,7 +204,7 @@ async def test_a_disk_that_fills_up_at_any_write_of_a_turn_loses_nothing_acknowl
 
 
 class Strike:
-    """Makes the disk refuse writes, from one of the writer's statements on."""
+    """Makes the disk refuse writes from the writer's statement with the number `at` on."""
 
     def __init__(self, store: SqliteStore, at: int, fault: str) -> None:
         self._store = store

@@ -30,7 +30,8 @@ from tests.support.postgres import name_in, server
 DATABASES = ("postgresql",)
 LIMIT = 60  # seconds
 ANY = VectorFilter()
-# Indexes are built from forty vectors on, and only when a test says so.
+# Indexes are built from forty vectors on. With SLOW a test calls `build` itself; with QUICK a
+# search starts the build.
 SLOW = BuildPlan(min_vectors=40, quiet_seconds=3600, retry_seconds=3600)
 QUICK = BuildPlan(min_vectors=40, quiet_seconds=0, retry_seconds=0)
 Rows = list[tuple[Any, ...]]
@@ -98,7 +99,10 @@ async def index(store: PostgresStore, _no_index_stays: None) -> AsyncIterator[Pg
 
 @pytest.fixture
 async def asked(store: PostgresStore) -> list[str]:
-    """Return the statements of the store that searched, each `near` (by the index) or `exact`."""
+    """A list that grows with each search of the store.
+
+    A search adds "near" if its statement can use the index, else "exact".
+    """
     seen: list[str] = []
 
     def note(sql: str) -> None:
@@ -173,7 +177,8 @@ async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
         assert sorted(await documents(index, wanted=few)) == list(range(2991, 3001))
     assert len(set(await documents(index, limit=700))) == 700
     assert asked == ["near"] + ["exact"] * 4
-    # With this limit PostgreSQL seems to expect more rows than there are.
+    # With `_ENOUGH` = 0 the index is always tried first. It finds too few documents, so an exact
+    # search follows.
     monkeypatch.setattr(pgvector, "_ENOUGH", 0)
     assert sorted(await documents(index, limit=20, wanted=VectorFilter(tags=("rare",)))) == list(
         range(2991, 3001)

@@ -118,7 +118,7 @@ def wait_until_up(url: str, tell: Callable[[], str]) -> None:
     """
     limit = time.monotonic() + LIMIT
     host, _, port = url.removeprefix("http://").partition(":")
-    while not _listens(host, int(port)):  # a connection costs a hundredth of a request
+    while not _listens(host, int(port)):  # a connection takes 1% of a request's time
         time.sleep(0.005)
         assert time.monotonic() < limit, f"The server did not start: {tell()}"
     with httpx2.Client(trust_env=False) as http:

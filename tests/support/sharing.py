@@ -1,7 +1,8 @@
 """Work that a server does once, shared by all servers of a test run.
 
-A new store uses the statements that an earlier store compiled, as the thousandth request of a
-server does. The results are the product's; only their lifetime in memory changes.
+A new store uses the statements that an earlier store compiled, just as later requests use those of
+earlier ones in a server. The product's code makes the shared objects; they only live longer.
+Some waits are shorter, certificates are not read, and slow writes give no warning.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ MAKE_PRIVATE_FILE = sqlite.make_private_file  # used by tests of a database's fi
 
 @contextmanager
 def shared_work() -> Iterator[None]:
-    """Share statements, the empty database, tool descriptions and the embedding model.
+    """Share the objects that are slow to make, such as statements and the embedding model.
 
     Certificates are not read.
     """
@@ -108,7 +109,7 @@ def _share_compiler(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_empty_database(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Copy new SQLite files from an empty database, which saves a third of a start."""
+    """Copy new SQLite files from an empty database, which saves a third of the time of a start."""
 
     def make_copy(path: Path) -> None:
         is_new = not path.exists()
@@ -129,7 +130,7 @@ def _share_empty_database(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def _share_tools(patch: pytest.MonkeyPatch) -> None:
-    """Let servers share the models of tool arguments, another third of a start."""
+    """Let servers share the models of tool arguments, another third of the time of a start."""
     models: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
     schemas: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
     arguments_model, describe = toolbox.arguments_model, toolbox.describe
@@ -149,7 +150,7 @@ def _share_tools(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_entry_points(patch: pytest.MonkeyPatch) -> None:
-    """Read the lists of all installed packages once for each search path."""
+    """Read the entry points of all installed packages once for each search path."""
     read = installed_plugins.entry_points
 
     @cache
@@ -173,7 +174,7 @@ def _share_embedding_model(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_document(patch: pytest.MonkeyPatch) -> None:
-    """Let apps with the same routes share their OpenAPI document, which is slow to make."""
+    """Let apps with the same routes share their OpenAPI document, since making it is slow."""
     documents: dict[Any, dict[str, Any]] = {}
     make = Application.openapi
 
@@ -195,7 +196,7 @@ def _share_document(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_environment(patch: pytest.MonkeyPatch) -> None:
-    """Read each kind of settings once from the same variables, which is slow."""
+    """Read each kind of settings once from the same variables, since reading is slow."""
     found: dict[Any, dict[str, Any]] = {}
 
     def once(look: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
@@ -218,7 +219,7 @@ def _share_environment(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_addresses(patch: pytest.MonkeyPatch) -> None:
-    """Let clients parse each address once, which they do several times for each request."""
+    """Let clients parse each address once; normally they parse it several times for a request."""
     for urls, parsing in ((httpx._urls, httpx._urlparse), (httpx2._urls, httpx2._urlparse)):
         parse_once = lru_cache(maxsize=4096)(parsing.urlparse)
         patch.setattr(parsing, "urlparse", parse_once)
@@ -237,5 +238,5 @@ class _ShortSleeps:
 
 
 def _hurry_uvicorn(patch: pytest.MonkeyPatch) -> None:
-    """Let servers check for a stop every few milliseconds, to save a fifth of a second."""
+    """Let servers check for a stop every 20 ms instead of every 100 ms."""
     patch.setattr(uvicorn.server, "asyncio", _ShortSleeps())

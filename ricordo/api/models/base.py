@@ -76,8 +76,8 @@ class RequestPart(BaseModel):
     """
 
     # Some clients write NaN and Infinity, which could be stored but could not be shown as JSON.
-    # Building the validators of all requests takes a tenth of the start. So each is built when a
-    # request first needs it.
+    # Building the validators of all requests takes a tenth of the time of a server's start. So each
+    # is built when a request first needs it.
     model_config = ConfigDict(
         extra="forbid", protected_namespaces=(), defer_build=True, allow_inf_nan=False
     )
@@ -271,8 +271,8 @@ class ResponseModel(BaseModel):
     `model_construct` 7.
     """
 
-    # Building the validators of all answers takes a tenth of the start. So each is built when the
-    # OpenAPI document or a test needs it.
+    # Building the validators of all answers takes a tenth of the time of a server's start. So each
+    # is built when the OpenAPI document or a test needs it.
     model_config = ConfigDict(
         extra="forbid",
         protected_namespaces=(),

@@ -318,7 +318,7 @@ def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
         format: The form that the reader wants, which names the tool's argument.
 
     Returns:
-        The text, or JSON if the argument is no text; None for a call without it.
+        The text, or JSON if the argument is not text; None for a call without it.
     """
     try:
         arguments = orjson.loads(call.arguments)

@@ -22,7 +22,7 @@ def run_server(
 ) -> None:
     """Start the server."""
     # The garbage collector is off during the imports, since scanning the modules repeatedly would
-    # take a sixth of the start. `serve` switches it on.
+    # take a sixth of the time of the start. `serve` switches it on.
     gc.disable()
     settings, providers = load_settings(
         host=host, port=port, data_dir=data_dir, database_url=database_url

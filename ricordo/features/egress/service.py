@@ -54,7 +54,7 @@ def set_block_policy(
         tx: The transaction.
         scope: The caller.
         block_id: The block.
-        names: Providers, kinds of tools or "local", in any case; an empty list allows no
+        names: Providers, kinds of tools or "local", in upper or lower case; an empty list allows no
             destination.
 
     Raises:

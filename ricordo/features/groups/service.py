@@ -401,7 +401,7 @@ def change_settings(tx: Transaction, scope: Scope, agent_id: str, **changes: Any
     Args:
         tx: The transaction.
         scope: The caller; only its organization matters.
-        agent_id: The agent, which is locked.
+        agent_id: The agent. Its row is locked until the transaction ends.
         **changes: New values by the setting's name; None removes a setting.
     """
     organization = Scope(scope.organization_id)

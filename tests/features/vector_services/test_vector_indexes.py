@@ -150,9 +150,8 @@ async def test_a_large_write_is_split_into_requests(
     await require_brute_force_result(index, records, VectorFilter(start=NOON + size - 101))
     await index.remove("agent-1", "model", [one.document for one in records[:-101]])
     await require_brute_force_result(index, records[-101:], limit=200)
-    # The service refuses more than a thousand vectors in a request, so there are at least three
-    # requests.
     if kind.name == "pinecone":
+        # The service refuses more than a thousand vectors in a request.
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/upsert") == 3
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/delete") == 3
 
@@ -213,7 +212,7 @@ async def test_filtered_search_agrees_with_brute_force(
     wanted: list[VectorFilter],
     limit: int,
 ) -> None:
-    """After any writes in any order, any filter gives exactly the result of brute force."""
+    """After writes and removals, any filter gives the documents and scores of brute force."""
     await index.drop("agent-1", "model")
     await index.upsert("agent-1", "model", kept[: len(kept) // 2])
     await index.upsert("agent-1", "model", kept[len(kept) // 2 :])
@@ -222,8 +221,8 @@ async def test_filtered_search_agrees_with_brute_force(
     for each in wanted:
         found = await index.search("agent-1", "model", unit(-1), limit, each)
         expected = brute_force(left.values(), unit(-1), limit, each)
-        # Vectors of one seed are equally near, so scores are compared, and each document with its
-        # score.
+        # Records with the same vector are equally near, and their order is not defined. So the list
+        # of scores is compared, and then the score of each document that was found.
         assert [score for _, score in found] == pytest.approx(
             [score for _, score in expected], abs=1e-4
         )

@@ -49,7 +49,8 @@ def create(
     is_recurring = schedule["type"] == "recurring"
     if is_recurring:
         timezone = cron.parse(schedule["cron_expression"], schedule["timezone"]).timezone
-        if not schedule["timezone"] and timezone == "UTC":
+        names_zone = cron.names_zone(schedule["cron_expression"])
+        if not schedule["timezone"] and not names_zone:
             timezone = _default_timezone(tx, scope, agent_id)
         schedule = {**schedule, "timezone": timezone}
     next_at = next_time(schedule, now)
@@ -146,7 +147,9 @@ def job_of(
 def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | None:
     """Mark this time as being sent, and plan the next time. A second call changes nothing.
 
-    Returns None if the schedule is deleted, or if a later time is already due.
+    Returns None if there is nothing to send. Then the schedule is deleted, or this time is finished
+    or replaced by a later one. Or a recurring schedule's time is more than a day ahead, since it
+    was planned by a wrong clock.
 
     Args:
         tx: The transaction.
@@ -190,7 +193,8 @@ def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None =
 def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
     """Plan the next time of schedules whose jobs were deleted or failed.
 
-    The message that they missed is not sent later.
+    The message that they missed is not sent later. Recurring schedules that were planned while the
+    clock was ahead are planned again.
 
     Args:
         tx: The transaction.
@@ -211,7 +215,7 @@ def _is_unchanged(tx: Transaction, row: ScheduledMessage) -> bool:
 
 
 def _comes_sooner(row: ScheduledMessage, after: int) -> bool:
-    """Return whether a schedule has a time before the planned one."""
+    """Return whether a schedule has a time after `after` and before the planned one."""
     with suppress(Invalid):
         next_at = next_time(row.schedule, after)
         return next_at is not None and next_at < (row.next_at or 0)
@@ -219,9 +223,10 @@ def _comes_sooner(row: ScheduledMessage, after: int) -> bool:
 
 
 def _plan(tx: Transaction, row: ScheduledMessage) -> ScheduledMessage:
-    """Store the schedule's next time, counted from now.
+    """Store the schedule's next time, and add the job that sends its message.
 
-    Times that passed while no server ran are skipped.
+    The next time is after now and after the planned time. Times that passed while no server ran are
+    skipped.
     """
     try:
         next_at = next_time(row.schedule, max(tx.clock.now(), row.next_at or 0))

@@ -1,7 +1,8 @@
 """Mend agent files of other servers and versions, so that they can be imported.
 
 The result has only parts that `service` can store: known fields of the right types, ids that exist,
-and valid labels. All changes are noted.
+and valid labels. Parts that are left out or changed are noted, except small repairs such as a cut
+folder name.
 """
 
 import re
@@ -41,7 +42,7 @@ from ricordo.memory import rotation
 
 UNREADABLE = (
     "This is not an agent file: {}. An agent file is the JSON that GET "
-    "/v1/agents/{{agent_id}}/export answers."
+    "/v1/agents/{{agent_id}}/export returns."
 )
 _LONGEST_NAME = 256
 _FILE = (
@@ -50,7 +51,10 @@ _FILE = (
 _LISTS = ("agents", "blocks", "files", "groups", "sources", "tools")
 # Parts of a file that are not imported, with the reason.
 _NOT_TAKEN = {
-    "mcp_servers": "connect MCP servers here; their tools that this server already has are linked",
+    "mcp_servers": (
+        "a server's address and keys are not imported. Connect MCP servers here; tools of theirs "
+        "that this server already has are linked"
+    ),
     "skills": "skills belong to the client",
 }
 _AGENT_FILE_FIELDS = (
@@ -223,7 +227,7 @@ def _existing_ids(
 
 
 def _link_only_agent(content: Json) -> None:
-    """If the file has one agent, which lists no blocks and tools, link all of them to it."""
+    """If the file has one agent, link all blocks if it lists none, and all tools likewise."""
     agents = content["agents"]
     if len(agents) == 1:
         for name, list_name in (("block_ids", "blocks"), ("tool_ids", "tools")):
@@ -365,7 +369,7 @@ def _secret_names(agent: Mapping[str, Any]) -> list[str]:
 def _mend_model(settings: Json, agent: Mapping[str, Any], path: str, notes: ImportNotes) -> None:
     """Move settings of the model from the agent's fields into `llm_config`.
 
-    Unknown fields of both configurations are left out.
+    Unknown fields of `llm_config` and `embedding_config` are left out.
     """
     for name in ("llm_config", "embedding_config"):
         if isinstance(fields := settings.get(name), dict):
@@ -408,7 +412,7 @@ def _reason(error: Exception) -> str:
 def _listed_messages(agent: Mapping[str, Any], notes: ImportNotes) -> list[Json]:
     listed = agent.get("messages") or []
     if not isinstance(listed, list):
-        notes.add("Messages: left out, since they are no list.")
+        notes.add("Messages: left out, since they are not a list.")
         return []
     if invalid_count := sum(not isinstance(message, dict) for message in listed):
         notes.add(f"Messages: {invalid_count} that are no objects are left out.")
@@ -432,7 +436,7 @@ def _message(raw: Json, number: int, notes: ImportNotes) -> Json | None:
     raw = without_unknown(raw, _MESSAGE, "Messages", f"messages.{number}", notes)
     for name in ("otid", "name", "sender_id", "group_id", "model", "created_at"):
         if raw.get(name) is not None and not isinstance(raw[name], str):
-            notes.add(f"Messages: {name} is left out where it is no text.")
+            notes.add(f"Messages: {name} is left out where it is not text.")
             raw[name] = None
     if isinstance(raw.get("content"), list):
         raw["content"] = [part for part in raw["content"] if _is_part(part, number, notes)]
@@ -440,7 +444,7 @@ def _message(raw: Json, number: int, notes: ImportNotes) -> Json | None:
         formats.from_af(raw, raw["id"], formats.Home("", "", "", None), 0)
     except Invalid as error:
         if raw.get("created_at") is not None:
-            notes.add(f"Messages: created_at is left out where it is no time. {_reason(error)}")
+            notes.add(f"Messages: created_at is left out where it is not a time. {_reason(error)}")
             return _message({**raw, "created_at": None}, number, notes)
         notes.add(f"Messages: one that cannot be read is left out. {_reason(error)}")
         return None
@@ -522,7 +526,8 @@ def mended_label(label: str) -> str:
         return label
     parts = [_NOT_IN_LABELS.sub(" ", part).strip() for part in label.replace("\\", "/").split("/")]
     invalid_parts = {part for part in parts if part and not _is_label(part)}
-    # Append "_" to no part, then to invalid parts, then to all parts, until the label is valid.
+    # Try the parts as they are, then with "_" after each invalid part, then with "_" after every
+    # part.
     for reserved in (set[str](), invalid_parts, set(parts)):
         marked = [f"{part}_" if part in reserved else part for part in parts if part]
         plain = "/".join(marked)[:255].rstrip("/ ")
@@ -705,7 +710,9 @@ def _file(raw: Json, source_ids: set[str], notes: ImportNotes) -> Json:
         notes.add("Files: the content of one is not text, and is left out.")
         file["content"] = text = None
     if not text:
-        notes.add(f"Files: {file['file_name']} is left out, since the file has no text of it.")
+        notes.add(
+            f"Files: {file['file_name']} is left out, since the agent file has no text of it."
+        )
     elif not is_id_of(source_ids, file.get("source_id")):
         notes.add(f"Files: {file['file_name']} is left out, since its folder is not in the file.")
         file["content"] = None

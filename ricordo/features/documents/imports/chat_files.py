@@ -488,7 +488,7 @@ def _mem0(entry: Json) -> ExportedChat:
 
 
 def _pasted(file: IO[bytes]) -> ExportedChat:
-    """Return the lines of a text file. Raises Invalid if it is no text, or a long one."""
+    """Return the lines of a text file. Raises Invalid if it is not text, or is too long."""
     content = file.read(_MOST_PASTED + 1)
     if len(content) > _MOST_PASTED:
         raise Invalid(

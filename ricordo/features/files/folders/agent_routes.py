@@ -1,6 +1,6 @@
 """The folders of an agent, and the files that it has open, over HTTP.
 
-The older name of a folder is source.
+Folders were called sources before, and routes with that name remain.
 """
 
 from collections.abc import Mapping
@@ -78,11 +78,12 @@ def list_files(
     ] = None,
     cursor: Annotated[str | None, Query(description="The older name of `after`.")] = None,
 ) -> Json:
-    """List the readable files of the agent's folders, least recently used first.
+    """List the readable files of the agent's folders, by default most recently used first.
 
-    Each entry shows whether the file is open, and its visible text. Files are open for one user at
-    a time: with a user's key the list is for turns with this user, otherwise for turns without a
-    user.
+    Each entry shows whether the file is open, and its visible text. Each user has separate open
+    files: with a user's key the list is for turns with this user, otherwise for turns without a
+    user. If there are more files, `next_cursor` is the `after` of the next request, or its `before`
+    if this request has only `before`.
     """
     view = _view(tx, context, agent_id)
     page = paging.page(default=20)
@@ -102,16 +103,24 @@ def list_files(
         end = ids.index(page.before)
     else:
         end = len(ids)
-    if page.before and not after:
+    goes_back = bool(page.before) and not after
+    if goes_back:
         begin = max(begin, end - page.limit)
     selected = listed[begin : min(end, begin + page.limit)]
-    has_more = begin + len(selected) < end
+    if goes_back:
+        has_more = begin > 0
+    else:
+        has_more = begin + len(selected) < end
+    if has_more and selected:
+        next_cursor = selected[0 if goes_back else -1][0].id
+    else:
+        next_cursor = None
     limit = view.agent.file_char_limit
     beginnings = windows.beginnings_of(tx, ((window, limit) for window, _ in selected))
     return AgentFilesResponse.of(
         None,
         files=[_json(tx, view, window, file, beginnings=beginnings) for window, file in selected],
-        next_cursor=selected[-1][0].id if selected and has_more else None,
+        next_cursor=next_cursor,
         has_more=has_more,
     )
 

@@ -1,12 +1,13 @@
-"""Guess the encoding of a text that has no mark and is not UTF-8.
+"""Guess the encoding of a text that has no byte order mark and is not UTF-8.
 
-`charset_normalizer` names the possible encodings. Short texts fit many of them. So the text is
-decoded by each encoding, and the oddities of each result are counted. Oddities are things that
-people hardly write: signs inside words, capitals after small letters, half-width katakana, rare
-ideographs. The encoding with the fewest oddities is chosen. The file's type names the chosen
-encoding. A note is added if others fit nearly as well.
+Short texts fit many encodings. So the text is decoded by each candidate, and the oddities of each
+result are counted. Oddities are things that people hardly write: signs inside words, capitals after
+small letters, half-width katakana, rare ideographs. `charset_normalizer` improves the score of
+encodings in which it recognizes a language. The encoding with the best score is chosen. The guess
+is unsure if others fit nearly as well.
 """
 
+import codecs
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -20,8 +21,8 @@ _CANDIDATES = (
 )
 _LOOKED_AT = 16 * 1024  # bytes
 _NEAR = 0.05
-# Lead bytes of the common ideographs and syllables, which are the first plane of each national
-# standard.
+# Lead bytes of the common ideographs, which are the first level of each national standard. For
+# Korean they are the lead bytes of the syllables.
 _COMMON = {
     "gb18030": ("gb2312", 0xB0, 0xD7),
     "big5": ("big5", 0xA4, 0xC6),
@@ -66,7 +67,7 @@ class GuessedEncoding:
 def wide_encoding(content: bytes) -> str | None:
     """Recognize UTF-16 or UTF-32 without a byte order mark by the positions of zero bytes.
 
-    Texts in scripts other than Latin are recognized by their spaces.
+    UTF-16 in scripts other than Latin is recognized by spaces, digits and line ends.
     """
     sample = content[:8192]
     if len(sample) < 4 or len(content) % 2:
@@ -79,8 +80,8 @@ def wide_encoding(content: bytes) -> str | None:
     odd = sample[1::2].count(0)
     half = len(sample) // 2
     for name, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
-        # Line ends, digits and spaces have a zero byte in every script; other characters have
-        # hardly any.
+        # In UTF-16 the high byte is zero for Latin letters, and in every script for line ends,
+        # digits and spaces. The low byte is hardly ever zero.
         if (
             zeros > others
             and zeros * 50 >= half
@@ -108,8 +109,10 @@ def guess(content: bytes) -> GuessedEncoding:
     sample = content[:_LOOKED_AT]
     if len(sample) < len(content):
         sample = sample[: sample.rfind(b"\n") + 1] or sample
+    is_cut = len(sample) < len(content)
     readings = sorted(
-        (oddity, _CANDIDATES.index(name), name, text) for oddity, name, text in _readings(sample)
+        (oddity, _CANDIDATES.index(name), name, text)
+        for oddity, name, text in _readings(sample, is_cut=is_cut)
     )
     if not readings:
         return GuessedEncoding("cp1252", is_unsure=True)
@@ -118,19 +121,25 @@ def guess(content: bytes) -> GuessedEncoding:
     return GuessedEncoding(name, is_unsure=bool(others) and others[0] - oddity < _NEAR)
 
 
-def _readings(content: bytes) -> Iterator[tuple[float, str, str]]:
-    # takes 20 ms, so it is not imported at a server's start
-    from charset_normalizer import from_bytes
+def _readings(content: bytes, *, is_cut: bool) -> Iterator[tuple[float, str, str]]:
+    """Yield the score, the encoding and the text of each possible reading.
 
-    likely = {
-        match.encoding: match.coherence
-        for match in from_bytes(content, cp_isolation=list(_CANDIDATES))
-    }
+    With `is_cut`, the content may end within a character, which is then left out.
+    """
+    texts: dict[str, str] = {}
+    names: dict[int, list[str]] = {}
     for name in _CANDIDATES:
+        decoder = codecs.getincrementaldecoder(name)()
         try:
-            text = content.decode(name)
+            texts[name] = decoder.decode(content, final=not is_cut)
         except UnicodeDecodeError:
             continue
+        rest, _ = decoder.getstate()
+        names.setdefault(len(content) - len(rest), []).append(name)
+    likely: dict[str, float] = {}
+    for length, names_of_length in names.items():
+        likely |= _coherence(content[:length], names_of_length)
+    for name, text in texts.items():
         # The library knows the letters of many languages. If it recognizes a language, the encoding
         # gets a better score.
         coherence = likely.get(name)
@@ -139,6 +148,14 @@ def _readings(content: bytes) -> Iterator[tuple[float, str, str]]:
         else:
             adjustment = -min(coherence, 0.5) / 10
         yield _oddity(text, name) + adjustment, name, text
+
+
+def _coherence(content: bytes, names: list[str]) -> dict[str, float]:
+    """Return how well a language is recognized in each of these encodings, if one is."""
+    # takes 20 ms, so it is not imported at a server's start
+    from charset_normalizer import from_bytes
+
+    return {match.encoding: match.coherence for match in from_bytes(content, cp_isolation=names)}
 
 
 def _oddity(text: str, name: str) -> float:

@@ -717,7 +717,7 @@ def egress_of(tx: Transaction, folder_id: str) -> str | None:
     """Return the folder's egress label, which cannot change until this transaction ends.
 
     Args:
-        tx: The transaction, which is not a read, since the row is locked.
+        tx: The transaction. It must be able to write, since the row is locked.
         folder_id: The folder. If it does not exist, the label is None.
     """
     statement = select(folders.c.egress).where(folders.c.id == folder_id)

@@ -1,7 +1,7 @@
 """The authorization server of `/mcp`: metadata, endpoints, and consent page.
 
 The SDK's endpoints are below `/oauth`. The SDK is imported at the first request of an MCP client.
-It takes 25 MB and a quarter of the start, and most servers have no such clients.
+It takes 25 MB and a quarter of the time of a server's start, and most servers have no such clients.
 """
 
 import time

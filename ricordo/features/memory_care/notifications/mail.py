@@ -56,8 +56,8 @@ def new_message(
     Raises:
         Invalid: for an address that an e-mail cannot have, or settings without a sender.
     """
-    # Importing the address parser takes a hundredth of the start, and only servers that send
-    # e-mails need it.
+    # Importing the address parser takes 1% of the time of a server's start, and only servers that
+    # send e-mails need it.
     from email.headerregistry import Address
 
     sender = settings.mail_from or settings.smtp_user or ""

@@ -23,14 +23,17 @@ def _group() -> None:
 @app.command("migrate-to")
 def migrate_to(
     url: str = typer.Argument(
-        help="postgresql://user:password@host/database, or sqlite:///path. It must be empty."
+        help="postgresql://user:password@host/database, or sqlite:///path. "
+        "The database must be empty."
     ),
     force: bool = typer.Option(
         False,
         "--force",
         help="Copy while servers use the old database. Their writes may be lost.",
     ),
-    replace: bool = typer.Option(False, "--replace", help="Start an interrupted copy again."),
+    replace: bool = typer.Option(
+        False, "--replace", help="Repeat an interrupted copy from its start."
+    ),
     replace_nul: bool = typer.Option(
         False,
         "--replace-nul",
@@ -58,7 +61,10 @@ def migrate_to(
         progress.end()
     tables = sum(1 for rows in report.rows.values() if rows)
     count = f"{sum(report.rows.values()):,} rows in {tables} tables"
-    typer.echo(f"\nMoved {count}. Their numbers and their hashes are equal.")
+    typer.echo(
+        f"\nMoved {count}. The rows were checked in both databases. "
+        "Their numbers and their hashes are equal."
+    )
     is_default = (
         target.postgres_url is None and target.database_path == target.data_dir / "ricordo.db"
     )

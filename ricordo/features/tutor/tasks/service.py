@@ -335,7 +335,7 @@ def _zoned(expression: str, timezone: str | None, default_timezone: str) -> str:
     Raises Invalid.
     """
     expression_timezone = cron.parse(expression, timezone).timezone
-    if "TZ=" in expression:
+    if cron.names_zone(expression):
         return expression
     if expression_timezone != "UTC":
         return f"CRON_TZ={expression_timezone} {expression}"

@@ -111,7 +111,7 @@ class TypedBlock:
                 until they are empty; None: no limit.
 
         Raises:
-            Invalid: A value is no text.
+            Invalid: A value is not text.
         """
         block = self.cleaned()
         for name, number in self.NUMBERS.items():

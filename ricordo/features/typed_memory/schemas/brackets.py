@@ -26,7 +26,7 @@ def clean(value: str) -> str:
         value: A text.
 
     Raises:
-        Invalid: It is no text.
+        Invalid: It is not text.
     """
     return _UNREADABLE.sub("\ufffd", _with_one_break(value)).strip()
 
@@ -38,7 +38,7 @@ def clean_all(values: Iterable[str]) -> list[str]:
         values: Texts.
 
     Raises:
-        Invalid: They are no list, or one is no text.
+        Invalid: They are not a list, or one of them is not text.
     """
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise Invalid(
@@ -99,7 +99,7 @@ def read_lines(text: str, tags: Collection[str]) -> tuple[dict[str, list[str]], 
         tags: The tags to read; a line with another tag is one of the other lines.
 
     Raises:
-        Invalid: It is no text.
+        Invalid: It is not text.
     """
     by_tag: dict[str, list[str]] = {}
     other_lines: list[str] = []
@@ -119,7 +119,7 @@ def clean_lines(lines: Iterable[str]) -> list[str]:
         lines: Texts.
 
     Raises:
-        Invalid: They are no list, or one is no text.
+        Invalid: They are not a list, or one of them is not text.
     """
     return clean_all(part for line in clean_all(lines) for part in line.split("\n"))
 

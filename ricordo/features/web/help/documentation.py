@@ -88,7 +88,7 @@ def _full_name(name: str) -> str:
 @cache
 def _rendered(name: str, base: str) -> Page:
     """Render a page once; pages do not change while a server runs."""
-    # This import takes a hundredth of the start, and only pages of help need it.
+    # This import takes 1% of the time of a server's start, and only pages of help need it.
     from markdown_it import MarkdownIt
 
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -103,7 +103,10 @@ def _rendered(name: str, base: str) -> Page:
 
 
 def anchor(heading: str) -> str:
-    """Return the anchor of a heading, as GitHub makes it from the heading's text."""
+    """Return the anchor of a heading, as GitHub makes it from the heading's text.
+
+    It differs for a heading with a link, and for a second heading with the same text.
+    """
     text = re.sub(r"[^\w\- ]", "", heading.lower())
     return text.replace(" ", "-")
 

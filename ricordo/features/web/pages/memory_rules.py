@@ -1,4 +1,4 @@
-"""Rules for things never to remember, and postponed suggestions, on pages of memory."""
+"""Rules for things never to remember, and postponed proposals, on pages of memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -71,7 +71,7 @@ async def _change(
     Args:
         api: The API, called as the request's caller.
         user_id: The user.
-        change: Returns the new rules for the present ones.
+        change: Gets the stored rules, and returns the new ones.
         fields: The other fields of the write.
 
     Raises:
@@ -99,7 +99,7 @@ async def _change(
 
 
 async def _rules(api: Api, path: str) -> tuple[list[str], str | None]:
-    """Return the rules and the version of their block; None if there is no block."""
+    """Return the rules and the version of their block; [] and None if there is no block."""
     try:
         block = await api.get(path)
     except RefusedByApi as refusal:

@@ -96,6 +96,11 @@ def test_a_schedules_time_zone_falls_back_to_its_user_then_its_agent(api: Api) -
         "Asia/Kolkata",
         "07:30",
     )
+    # UTC is a zone like others if the expression names it.
+    for prefix in ("CRON_TZ=UTC ", "TZ=UTC  ", " CRON_TZ=Etc/UTC "):
+        for user in ("", "aiko"):
+            name, at = zone_of({"cron_expression": f"{prefix}0 9 * * *"}, user)
+            assert (name.removeprefix("Etc/"), at) == ("UTC", "09:00")
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -142,7 +142,11 @@ def test_a_failed_install_quotes_pip_and_is_retried_later(api: Api, tmp_path: Pa
 async def test_an_environment_that_cannot_be_stored_fails_at_once_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, database_url: str
 ) -> None:
-    """The disk is full or read-only: at the move, also for the reason's file, or at the start."""
+    """The disk is full at one of three steps.
+
+    With "rename" the environment cannot be moved. With "write" the reason cannot be stored either.
+    With "begin" the build cannot start.
+    """
     settings = Settings(data_dir=tmp_path / "data", database_url=database_url)
     full = OSError(errno.ENOSPC, "No space left on device")
 

@@ -1,5 +1,6 @@
 """Folders of agents: attaching, open files, and the three tools in turns."""
 
+import itertools
 import time
 from typing import Any
 
@@ -167,6 +168,29 @@ def test_the_least_recently_used_files_are_closed(api: Api, shelf: tuple[str, st
     assert (len(first.files), first.has_more) == (2, True)
     rest = api.client.agents.files.list(agent_id, limit=2, after=first.next_cursor or "")
     assert (len(rest.files), rest.has_more) == (1, False)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_pages_before_a_file_say_whether_there_are_more(api: Api, folder: str, order: Any) -> None:
+    agent_id = api.client.agents.create(model=MODEL, include_base_tools=False).id
+    for number in range(5):
+        put(api, folder, f"{number}.txt", f"Text {number}.")
+    api.client.agents.folders.attach(folder, agent_id=agent_id)
+    path = f"/v1/agents/{agent_id}/files"
+    whole = api.http.get(path, params={"order": order}).json()
+    assert not whole["has_more"]
+    ids = [file["id"] for file in whole["files"]]
+    for end, limit in itertools.product(range(5), range(1, 6)):
+        page = api.http.get(
+            path, params={"order": order, "before": ids[end], "limit": limit}
+        ).json()
+        begin = max(0, end - limit)
+        assert [file["id"] for file in page["files"]] == ids[begin:end], (end, limit)
+        assert page["has_more"] is (begin > 0), (end, limit)
+    paged = api.client.agents.files.list(agent_id, before=ids[4], limit=1, order=order)
+    assert [file.id for file in paged] == ids[3::-1]
+    times = [file["last_accessed_at"] for file in whole["files"]]
+    assert times == sorted(times, reverse=order == "desc")
 
 
 def test_attaching_a_folder_opens_as_many_files_as_allowed(api: Api, folder: str) -> None:

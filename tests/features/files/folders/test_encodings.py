@@ -56,6 +56,15 @@ def test_texts_of_each_encoding_are_decoded(encoding: str) -> None:
     assert len(wrong) <= 1, wrong
 
 
+@pytest.mark.parametrize("encoding", ["gb18030", "big5", "cp932", "euc_jp", "cp949"])
+def test_a_long_text_without_line_ends_is_decoded_wherever_its_sample_ends(encoding: str) -> None:
+    words = "".join(WORDS[encoding].split())
+    for before in ("", "x", "xy", "xyz"):
+        text = before + words * 400
+        name = guess(text.encode(encoding)).name
+        assert text.encode(encoding).decode(name, "replace") == text, (name, before)
+
+
 def test_a_chinese_csv_file_is_decoded_and_its_type_names_the_encoding(
     api: Api, folder: str
 ) -> None:

@@ -187,7 +187,7 @@ def test_a_review_task_runs_only_for_students_with_due_reviews(
     course.server.run(task_jobs.look(course.server.runtime, job, lambda _done, _all: None))
     started = ok(course.http.post("/background/tasks/numbers.review-today/run", json={}))
     assert [run["user_id"] for run in started["runs"]] == [ids["hal"]]
-    # The minute's look examines the students in a read, and only adds the runs in its write.
+    # The job that runs each minute examines the students in a read; its write only adds the runs.
     examined_in: list[object] = []
     writes: list[object] = []
     find, plan = task_service.students_with_due, task_service.look
@@ -326,7 +326,7 @@ def test_a_students_skills_are_exported_erased_and_restored(course: Course) -> N
         row for row in stored_rows(course) if "Onaqq" in row or exported["user_id"] in row
     ] == []
 
-    # The archive restores all of it: levels, evidence, and choices.
+    # The archive restores all of it: evidence, disputes, and choices.
     archive = {"file": ("memory.zip", content)}
     restored = ok(course.http.post("/v1/imports/memory", files=archive))
     counts = restored["records"]

@@ -135,7 +135,7 @@ def test_users_can_be_added_and_disabled(browser: TestClient) -> None:
     assert browser.get(f"/v1/users/{user['id']}").json()["disabled_at"] is not None
 
 
-def test_lists_of_keys_and_users_are_paged_by_cursors(browser: TestClient) -> None:
+def test_the_list_of_users_is_paged_by_a_cursor(browser: TestClient) -> None:
     for number in range(51):
         browser.post("/ui/settings/users", data={"name": f"person {number}"})
     page = browser.get("/ui/settings").text
@@ -144,7 +144,7 @@ def test_lists_of_keys_and_users_are_paged_by_cursors(browser: TestClient) -> No
     assert 'action="/ui/settings/users/' in browser.get(older.replace("&amp;", "&")).text
 
 
-def test_a_very_long_message_is_cut_on_pages_with_many_messages(tmp_path: Path) -> None:
+def test_a_very_long_message_is_cut_on_pages_of_a_run_and_a_chat(tmp_path: Path) -> None:
     with visitor(tmp_path, ScriptedModel(["I see."])) as browser:
         body = {"model": "scripted/model", "memory_blocks": [], "name": "Nina"}
         agent = browser.post("/v1/agents/", json=body).json()["id"]
