@@ -1,14 +1,18 @@
 """The account that pays for embeddings: budgets before each call, the ledger after it."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Expense, Usage
+from ricordo.errors import DatabaseFailed
 from ricordo.settings import Settings
 from ricordo.storage import agents, runs
 from ricordo.storage.budgets import require_budget, require_common_budget
 from ricordo.storage.engine.store import Store, Transaction
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,9 @@ class EmbeddingAccount:
     async def record(self, tokens: Mapping[str, int]) -> None:
         """Store the tokens of a call in the ledger.
 
+        If the database cannot be written, the tokens are only logged. The vectors are paid for, and
+        a search changes nothing, so it works while the disk is full.
+
         Args:
             tokens: The tokens by the handle of the embedding model.
         """
@@ -59,8 +66,15 @@ class EmbeddingAccount:
             )
             for handle, count in tokens.items()
         ]
-        if expenses:
+        if not expenses:
+            return
+        try:
             await self.store.write(lambda tx: runs.add_expense(tx, *expenses))
+        except DatabaseFailed as error:
+            log.warning(
+                "tokens of embeddings are missing in the ledger",
+                extra={"tokens": dict(tokens), "reason": error},
+            )
 
     def _require_budget(self, tx: Transaction) -> None:
         if self.agent_id is None:

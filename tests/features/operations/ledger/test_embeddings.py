@@ -11,13 +11,13 @@ from letta_client.types import AgentState
 from ricordo.background import upkeep
 from ricordo.domain.model import EmbeddingInfo
 from ricordo.domain.scope import Scope
-from ricordo.errors import NotFound
+from ricordo.errors import DatabaseFailed, NotFound
 from ricordo.llm.addresses import Connections
 from ricordo.llm.embedding.remote import openai_embedder
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import Provider
 from ricordo.search.index import MessageFilter
-from ricordo.storage import agent_access, agents
+from ricordo.storage import agent_access, agents, runs
 from ricordo.storage.engine.store import Transaction
 from tests.api.conftest import Api
 from tests.seams.http import ok
@@ -162,6 +162,21 @@ def test_nobody_spends_the_tokens_of_an_agent_that_is_not_theirs(
     with pytest.raises(NotFound):
         api.server.run(recall.messages("strange tea", message_filter, 5))
     assert (len(provider.requests), spent(api.http)) == (asked, tokens)
+
+
+def test_a_search_uses_the_vector_that_it_paid_for_when_the_ledger_cannot_be_written(
+    api: Api, provider: ModelServer, reader: AgentState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise DatabaseFailed("The disk is full.", "full")
+
+    monkeypatch.setattr(runs, "add_expense", full)
+    asked = []
+    for _ in range(2):
+        body = {"query": "full tea", "agent_id": reader.id}
+        assert ok(api.http.post("/v1/messages/search", json=body))[0]["relevance"]["vector_rank"]
+        asked.append(len(provider.requests))
+    assert asked[0] == asked[1] > 0
 
 
 def test_no_door_reaches_the_provider_when_the_budget_is_used_up(
