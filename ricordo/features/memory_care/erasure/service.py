@@ -272,13 +272,14 @@ async def _known(
 
     It is read from the queue, since the file of the receipt may be on another server.
     """
-    for job, erasure in await runtime.store.read(queries.known):
+    for _, erasure in await runtime.store.read(queries.known):
         is_readable = receipts.may_read(
             scope, erasure.organization_id, erasure.subject, erasure.asked_by
         )
         if not is_readable or not matches(erasure):
             continue
-        if job.status != "done":
+        # A finished erasure has its receipt even while its job is still writing the file.
+        if erasure.finished_at is None:
             return _state(erasure)
         secret = Secret(runtime.settings.data_dir)
         return await asyncio.to_thread(receipts.receipt_of, secret, erasure)

@@ -340,7 +340,7 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
             if forgetting.id == receipt_id and receipts.may_read(
                 scope, job.organization_id, forgetting.subject, forgetting.asked_by
             ):
-                if job.status != "done":
+                if forgetting.finished_at is None:
                     return state_of(forgetting)
                 secret = Secret(runtime.settings.data_dir)
                 return await asyncio.to_thread(receipt_of, secret, forgetting)

@@ -438,6 +438,27 @@ def test_a_repeated_erasure_returns_the_same_receipt(
     assert (refused.status_code, "runs the server" in refused.text) == (409, True)
 
 
+def test_a_finished_erasure_has_its_receipt_before_the_job_has_written_the_file(
+    shared: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = shared.ids["name"]
+    shared.put(f"/users/{name}/blocks/human", "Ada.")
+    may_write = threading.Event()
+    write = receipts.write
+
+    def write_later(*arguments: Any) -> None:
+        may_write.wait(LIMIT)
+        write(*arguments)
+
+    monkeypatch.setattr(receipts, "write", write_later)
+    try:
+        receipt = shared.forget(name)
+        assert not receipts.path_of(shared.data, receipt["id"]).exists()
+    finally:
+        may_write.set()
+    assert shared.http.delete(f"/users/{name}").json() == receipt
+
+
 def test_erasure_cancels_a_running_turn_of_the_user(shared: World) -> None:
     name = shared.ids["name"]
     thread = shared.thread(shared.ids["shared"], name)
