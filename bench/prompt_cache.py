@@ -4,10 +4,9 @@ One agent talks for 50 turns and edits its memory in five of them; another talks
 11 edits. The model is scripted. Its server counts the tokens that a real server of each kind would
 take from its cache:
 
-- a server that evaluates prompts itself (llama.cpp, Ollama, vLLM): the beginning that equals an
-  earlier prompt. Most chat templates put the tools behind the system message.
-- OpenAI: the beginning that equals an earlier prompt, in steps of 128 tokens from 1,024 on. Tools
-  come first.
+- a server that evaluates prompts itself (llama.cpp, Ollama, vLLM): the longest beginning that the
+  prompt shares with an earlier one. Most chat templates put the tools behind the system message.
+- OpenAI: the same beginning, in steps of 128 tokens from 1,024 on. Tools come first.
 - Anthropic: the longest beginning that an earlier request marked. The server looks for it at the
   marks of this request, and in the 20 blocks before each mark. Tools come first.
 

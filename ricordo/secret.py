@@ -1,8 +1,8 @@
 """The only secret of an installation: a key file in the data folder.
 
 All other keys are derived from it. It encrypts data that must be read again (keys of providers),
-and signs data for others to check (callbacks). It is not in the database, so a copy of the database
-alone reveals nothing. Servers that share a database need the same file.
+and signs data for others to check (callbacks). It is not in the database, so the encrypted data
+cannot be read from a copy of the database alone. Servers that share a database need the same file.
 """
 
 import hmac
@@ -177,7 +177,7 @@ class Secret:
 
 
 def _make(path: Path) -> None:
-    """Create the key file atomically, if no other process was faster."""
+    """Create the key file, complete at once, unless another process was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{FILE}.{secrets.token_hex(8)}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR)
@@ -198,7 +198,8 @@ def _name(draft: Path, path: Path) -> None:
         return
     except OSError:
         # If the file system has no links, another process may create the file between the check and
-        # the renaming. The file is complete in any case.
+        # the renaming. Its file is then replaced, and it may already use the replaced key. The file
+        # is complete in any case.
         if not path.exists():
             draft.replace(path)
 

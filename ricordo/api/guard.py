@@ -32,9 +32,9 @@ from ricordo.storage.keys import TOKEN
 _HEALTH = ("/v1/health", "/v1/health/", "/v1/health/live", "/v1/health/ready", "/health")
 # Open routes that tell a client that a server runs, and how to use it.
 OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
-# Paths whose clients read refusals in OpenAI's form: all paths of OpenAI's API, including those
-# without a route here. `/v1/models/` with a final slash and the list of embedding models belong to
-# Letta's API.
+# Paths whose clients read refusals in OpenAI's form: the paths of OpenAI's API that are served
+# here, and most of its other paths. `/v1/models/` with a final slash and the list of embedding
+# models belong to Letta's API.
 _OPENAI_PATH = re.compile(
     r"/v1/(?:(?:chat|completions|responses|embeddings|moderations|images|audio|assistants|threads|vector_stores|fine_tuning"
     r"|files|uploads|batches|realtime)(?:/|$)|models(?:$|/(?!embedding(?:/|$))[^/]))"
@@ -460,8 +460,8 @@ def refuse(
         status: The HTTP status.
         detail: The sentence for people.
         headers: Further headers.
-        path: The request's path, as `route_path` returns it. Only paths of OpenAI's API get
-            `error`.
+        path: The request's path, as `route_path` returns it. Only paths that match
+            `_OPENAI_PATH` get `error`.
     """
     content = with_openai_error({"detail": detail}, status, path)
     return Response(orjson.dumps(content), status, headers, "application/json")

@@ -373,7 +373,7 @@ def offered(stage: Stage) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("agent_type", ["letta_v1_agent", "memgpt_v2_agent"])
-async def test_a_quote_is_offered_only_where_a_block_is_explicit(
+async def test_only_edit_memory_block_takes_a_quote_unless_a_block_is_explicit(
     stage: Stage, agent_type: str
 ) -> None:
     for policy, is_offered in (("direct", False), ("propose", False), ("explicit", True)):

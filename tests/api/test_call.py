@@ -107,7 +107,7 @@ def test_after_and_before_can_be_combined_and_an_unknown_cursor_lists_nothing(
     assert shelf.lister(before=new_id("block")).items == []
 
 
-def test_a_page_has_the_usual_size_unless_it_is_asked_for(
+def test_a_page_has_the_default_size_unless_another_size_is_asked_for(
     client: StrictLetta, http: httpx2.Client
 ) -> None:
     made = client.agents.create(

@@ -96,7 +96,7 @@ def test_jobs_are_listed_by_status_and_kind(server: ServerInThread, http: httpx2
     assert http.get("/v1/jobs/", params={"source_id": "source-1"}).status_code == 422
 
 
-def test_a_job_can_be_cancelled_until_it_has_ended_and_deleted(
+def test_a_job_can_be_deleted_and_can_be_cancelled_until_it_has_ended(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     waiting, done = wait(server), claimed(server)

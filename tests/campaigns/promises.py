@@ -40,7 +40,7 @@ PROMISES = (
             "test_nobody_speaks_twice_however_often_servers_are_killed",
             "test_a_kill_at_any_moment_sends_each_message_once",
             "test_a_kill_at_any_moment_answers_each_request_once",
-            "test_a_kill_of_the_server_leaves_no_half_file_and_the_next_one_goes_on",
+            "test_a_kill_of_the_server_leaves_no_half_file_and_the_next_server_goes_on",
             "test_a_kill_of_the_server_leaves_no_process_and_the_call_ends_as_interrupted",
             "test_what_was_confirmed_before_a_kill_is_in_the_log",
             "test_a_long_import_is_killed_often",
@@ -78,10 +78,10 @@ PROMISES = (
         ("test_requests_about_one_block_have_one_order",),
     ),
     Promise(
-        "A write-ahead log that was cut off or torn, and a disk that fills up, refuses writes or "
-        "stands still, leave the beginning of what was acknowledged, without a gap",
+        "After a write-ahead log was cut off or torn, or a disk filled up, refused writes or stood "
+        "still, the database holds the acknowledged writes up to some point, without a gap",
         (
-            "test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged",
+            "test_a_cut_or_torn_log_keeps_the_acknowledged_writes_up_to_some_point",
             "test_a_disk_that_fills_up_at_any_write_of_a_turn_loses_nothing_acknowledged",
             "test_a_disk_that_refuses_writes_from_any_statement_of_a_turn_loses_nothing_"
             "acknowledged",
@@ -98,7 +98,7 @@ PROMISES = (
             "test_no_job_is_lost_when_connections_are_cut",
             "test_the_job_of_a_wake_up_runs_once_after_any_fault",
             "test_a_turn_whose_database_goes_away_says_so_and_the_next_message_is_answered",
-            "test_a_job_whose_database_goes_away_is_done_when_it_is_back",
+            "test_a_job_that_is_added_after_an_outage_is_done",
         ),
     ),
     Promise(

@@ -119,7 +119,7 @@ def cuts(log: bytes, step: int) -> Iterator[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("step", short_and_long(23, 1))
-async def test_a_cut_or_torn_log_leaves_the_beginning_of_what_was_acknowledged(
+async def test_a_cut_or_torn_log_keeps_the_acknowledged_writes_up_to_some_point(
     step: int, killed: Killed, tmp_path: Path, record_property: RecordProperty
 ) -> None:
     damaged = 0

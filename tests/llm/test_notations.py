@@ -396,8 +396,9 @@ OLDER: Call = ("correct", {"old": "He is 4.", "new": "He is 5."})
         ('<correct>"old": "He is 4.", "new": "He is 5."}</correct>', OLDER),
         ('<correct>"old": "He is 4.", "new": "He is 5."</correct>', OLDER),
         ("<correct><old>He is 4.</old><new>He is 5.</new></correct>", OLDER),
-        # A 1.5B model wrote this text. It does not say which argument the value is for.
+        # A 1.5B model wrote this text, without the quote before the first name.
         ('<correct>old": "He is 4", "new": "He is 5"}</correct>', None),
+        # This text does not say which argument the value is for.
         ("<correct>He is 5.</correct>", None),
         ("<search></search>", None),
     ],

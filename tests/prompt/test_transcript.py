@@ -79,7 +79,7 @@ def nested(levels: int, leaf: str, *, in_objects: bool) -> str:
 @given(
     st.integers(0, 1_000), st.sampled_from(["1", '"tea"', ",".join(["1"] * 9_000)]), st.booleans()
 )
-def test_a_stored_result_of_any_depth_can_be_read_in_about_its_length(
+def test_the_transcript_does_not_multiply_the_length_of_a_deeply_nested_result(
     levels: int, leaf: str, in_objects: bool
 ) -> None:
     content = nested(levels, f"[{leaf}]", in_objects=in_objects)
@@ -107,7 +107,7 @@ def test_every_call_has_exactly_one_result_right_after_it(
 
 
 @given(histories)
-def test_pairing_keeps_all_messages_and_changes_no_valid_history(
+def test_pairing_keeps_all_messages_except_results_and_changes_no_valid_history(
     history: list[Message],
 ) -> None:
     once = paired(history)

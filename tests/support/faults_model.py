@@ -37,7 +37,7 @@ MALFORMED = tuple(
     "as_text length filter".split()
 )
 # Some refusals do not name their cause. After such a refusal the adapter guesses, and repeats the
-# call in a simpler form. The next call must not have that form.
+# call in a simpler form. Only this repetition may have that form; later calls must not.
 _WORDLESS = frozenset({"400", "500", "huge_error"})
 _GUESSED = frozenset({"an empty text of the assistant", "there is no system prompt"})
 _SPOKEN = re.compile(r"(say-[a-z0-9]+-\d+)(?: ([a-z_+/]+))?")
@@ -137,7 +137,7 @@ class FaultyModel:
         return self._next(asked, body, trouble)
 
     def _next(self, asked: Asked, body: dict[str, Any], trouble: Trouble | None) -> Answer:
-        # A summary may have replaced the messages before the waiting calls.
+        # There may be no plan, since a summary may have replaced the user's message.
         found = _SPOKEN.fullmatch(asked.heard)
         token, plan = (found.group(1), found.group(2) or "") if found else ("", "")
         steps = plan.split("/") if plan else []
@@ -248,7 +248,7 @@ def _text_of(message: dict[str, Any]) -> str:
 
 
 def _words(said: str) -> str:
-    """Return a user's text in a message, packed or not; empty for an event."""
+    """Return the token and plan in a user's message, packed or not; empty if there is none."""
     for line in reversed(said.split("\n")):
         try:
             packed = json.loads(line)

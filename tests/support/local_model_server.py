@@ -44,7 +44,7 @@ class Notation:
     """The form in which a model writes a call.
 
     `message` returns the fields of the whole message, and `deltas` the pieces of a stream. Without
-    `deltas` a stream sends the message's fields in two or three pieces.
+    `deltas` a stream sends each text of the message in two pieces, and each call in one.
     """
 
     message: Callable[[Call], Json]
@@ -144,7 +144,8 @@ class LocalModel:
         most_output: The largest accepted output budget.
         only_streams: The error text for requests of whole answers; None accepts them.
         usage: The form of reported token counts, a name in USAGES.
-        passing: The first answers, one for each request; None stands for a correct answer.
+        passing: The first answers, one for each request; None stands for the answer that the model
+            would give otherwise.
         notation: The form of calls, a name in NOTATIONS.
         is_silent: The model returns nothing if the last message is a tool's result.
         copies: The model repeats an unreadable answer that it finds in the messages.

@@ -31,8 +31,9 @@ from ricordo.storage.engine.store import Transaction
 
 KIND = "groups.message"
 PURPOSE = "message"  # of the run, in the ledger
-# The last attempts are ten minutes apart. So all attempts together take longer than the longest
-# wait for an approval.
+# The last attempts are at least ten minutes apart, so all of them take more than 25 hours. That is
+# longer than an approval waits by default (RICORDO_APPROVAL_EXPIRY, 24 hours). With a longer expiry
+# the attempts may end before the approval expires.
 _ATTEMPTS = 160
 _PATIENCE = 20.0  # seconds that a job waits for its turn
 _LOOK_AGAIN = 30 * SECOND

@@ -1,4 +1,4 @@
-"""Pages of sleeptime agents: their work for a person, its cost, and "not now"."""
+"""Pages of sleeptime agents: their work for a person, its cost, and its pause ("not now")."""
 
 from typing import Any
 
@@ -19,7 +19,10 @@ _reads = needs("agents:read", "memory:read")
 @router.get("")
 @_reads
 async def list_pairs(request: Request) -> Response:
-    """Show the agents that have sleeptime agents, and the reader's "not now"."""
+    """Show the agents that have sleeptime agents.
+
+    Pairs whose reading the person paused are marked "not now".
+    """
     api = Api(request)
     query = request.query_params
     user = query.get("user") or None

@@ -1,4 +1,4 @@
-"""Sleeptime agents over HTTP: their work, and the user's "not now"."""
+"""Sleeptime agents over HTTP: their work, and its pause by the user ("not now")."""
 
 from ricordo.api.call import Paged, RequestContext
 from ricordo.api.routing import Routes

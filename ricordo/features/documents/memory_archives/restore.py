@@ -2,7 +2,8 @@
 
 Each version keeps its id. The id is computed from texts, author, time and earlier versions. If one
 word of an archive was changed, the computed id differs from the stored id. The archive is then
-refused. Rows keep their ids too. So the next export of the memory has the same content hash.
+refused. Rows keep their ids too. So if nothing was left out, the next export of the memory has the
+same content hash.
 """
 
 from collections.abc import Iterable, Mapping

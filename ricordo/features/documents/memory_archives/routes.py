@@ -37,9 +37,9 @@ class ArchiveForm(BaseModel):
 class RestoredMemoryResponse(ResponseModel):
     """The user of a restored memory, the numbers of restored items, and the parts left out.
 
-    `content` is the content hash of the archive. The next export of this memory has the same hash.
-    `records` counts the records of other features by file. `left_out` has a sentence for each part
-    that this server cannot store or use.
+    `content` is the content hash of the archive. If nothing was left out, the next export of this
+    memory has the same hash. `records` counts the records of other features by file. `left_out` has
+    a sentence for each part that this server cannot store or use.
     """
 
     user_id: str

@@ -241,7 +241,11 @@ class FolderMarker:
             raise Conflict(CLAIMED.format(self.path.parent))
 
     def _write(self, owner: str) -> None:
-        """If the file does not exist, create it, completely or not at all."""
+        """Create the file if it does not exist.
+
+        It appears with its content. But on a file system without links, a kill or a full disk may
+        leave it empty.
+        """
         draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")
         try:
             draft.write_text(f"{owner}\n", "utf-8")

@@ -49,7 +49,7 @@ FIRST_AGENT = {
 @router.get("/")
 @needs()
 async def show_home(request: Request) -> Response:
-    """Show the caller's open decisions, or a description of this server."""
+    """Show the caller's open decisions, memory and conversations, or the login."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is None:
         return await render(
@@ -90,8 +90,9 @@ async def show_home(request: Request) -> Response:
 def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
     """Read the lists of the page.
 
-    They are the caller's memory, and counts of waiting changes for other people. Texts of proposals
-    are read only for the caller's memory.
+    They are the caller's memory and proposals, the numbers of changes that wait for other people,
+    and the recent and the waiting conversations. Texts of proposals are read only for the caller's
+    memory.
     """
     lists: dict[str, Any] = {
         "owner": None,

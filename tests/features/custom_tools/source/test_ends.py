@@ -98,9 +98,10 @@ def test_long_tool_output_sends_limited_progress_and_is_cut_in_the_result(api: A
 
 
 async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str:
-    """Kill the server during a call; return the call's result.
+    """Kill the server during a turn with a call; return the call's result, if there is one.
 
-    The kill comes `delay` seconds after the call began; with None, as soon as the tool sleeps.
+    The kill comes `delay` seconds after the first line of the stream, perhaps before the call; with
+    None, as soon as the tool sleeps.
     """
     mark = new_mark()
     answer = await server.http.put("/v1/tools/", json={"source_code": naps(mark)})

@@ -141,7 +141,7 @@ async def test_a_full_disk_leaves_no_partial_file(stage: Stage) -> None:
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 @pytest.mark.parametrize("kills", [1, pytest.param(25, marks=pytest.mark.soak)])
-async def test_a_kill_of_the_server_leaves_no_half_file_and_the_next_one_goes_on(
+async def test_a_kill_of_the_server_leaves_no_half_file_and_the_next_server_goes_on(
     kills: int, tmp_path: Path, helper: Helper
 ) -> None:
     async with attacked_server(helper, tmp_path) as server:

@@ -112,7 +112,11 @@ def ask(http: httpx2.Client, path: str) -> httpx2.Response:
 
 
 def require_not_now(server: ServerInThread, database: Database, paths: Iterable[str]) -> None:
-    """Cut the database off, and request each path, with a key and without."""
+    """Cut the database off, and require that requests are refused with 503.
+
+    Each path is requested without a key. One path is also requested with a key, with a page's token
+    and with another method.
+    """
     database.take_away()
     with server.http() as http:
         try:
@@ -131,7 +135,7 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
         finally:
             database.give_back()
         statuses = {path: answer.status_code for path, answer in answers.items()}
-        # All routes except OpenAI's and git's are refused before any other check.
+        # Each request is refused with 503, whatever else is wrong with it.
         assert {path: status for path, status in statuses.items() if status != 503} == {}
         assert [
             path for path, answer in answers.items() if "retry-after" not in answer.headers
@@ -202,7 +206,7 @@ def test_a_turn_whose_database_goes_away_says_so_and_the_next_message_is_answere
     server.provoked()
 
 
-def test_a_job_whose_database_goes_away_is_done_when_it_is_back(
+def test_a_job_that_is_added_after_an_outage_is_done(
     server: ServerInThread, database: Database, log: io.StringIO
 ) -> None:
     with server.http() as http:
