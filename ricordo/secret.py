@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ricordo.errors import Invalid, Unavailable
+from ricordo.new_files import create_once
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
@@ -186,22 +187,9 @@ def _make(path: Path) -> None:
             opened.write(urlsafe_b64encode(secrets.token_bytes(_SIZE)) + b"\n")
             opened.flush()
             os.fsync(opened.fileno())
-        _name(draft, path)
+        create_once(draft, path)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _name(draft: Path, path: Path) -> None:
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        return
-    except OSError:
-        # If the file system has no links, another process may create the file between the check and
-        # the renaming. Its file is then replaced, and it may already use the replaced key. The file
-        # is complete in any case.
-        if not path.exists():
-            draft.replace(path)
 
 
 def _read(path: Path) -> bytes:

@@ -29,7 +29,7 @@ SERVER_FILES = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")
 # folder.
 LAYERS = (
     *(
-        "errors installed_plugins setting_types settings logs secret signed_tokens offload",
+        "errors installed_plugins setting_types settings logs new_files secret signed_tokens offload",
         "domain",
         "prompt",
         "llm storage",
@@ -49,6 +49,7 @@ SIBLINGS = {
     ("installed_plugins", "errors"),
     ("setting_types", "installed_plugins"),
     ("secret", "errors"),
+    ("secret", "new_files"),
     ("signed_tokens", "errors"),
     ("logs", "errors"),
     ("runtime", "plugins"),

@@ -26,6 +26,7 @@ from ricordo.domain.scope import Scope, User
 from ricordo.errors import Conflict, Invalid, LeaseLost, NotFound, RicordoError, Stale, Unavailable
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import open_memory
+from ricordo.new_files import create_once
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.settings import Settings
@@ -236,27 +237,21 @@ class FolderMarker:
                 raise Unavailable(
                     f"{self.path} cannot be written ({error.strerror}). Check the folder."
                 ) from error
-            noted_owner = self.path.read_text("utf-8").strip() or owner
+            noted_owner = self.path.read_text("utf-8").strip()
+            if not noted_owner:  # as an earlier version could leave it after a kill
+                raise Unavailable(
+                    f"{self.path} is empty. If the folder belongs to no other memory, delete this "
+                    "file and try again."
+                )
         if noted_owner != owner:
             raise Conflict(CLAIMED.format(self.path.parent))
 
     def _write(self, owner: str) -> None:
-        """Create the file if it does not exist.
-
-        It appears with its content. But on a file system without links, a kill or a full disk may
-        leave it empty.
-        """
+        """Create the file, completely or not at all, if it does not exist."""
         draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")
         try:
             draft.write_text(f"{owner}\n", "utf-8")
-            with suppress(FileExistsError):
-                try:
-                    os.link(draft, self.path)
-                except FileExistsError:
-                    raise
-                except OSError:  # a file system without links
-                    with self.path.open("x", encoding="utf-8") as file:
-                        file.write(f"{owner}\n")
+            create_once(draft, self.path)
         finally:
             draft.unlink(missing_ok=True)
 

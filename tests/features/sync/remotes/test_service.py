@@ -4,9 +4,11 @@ A change of memory adds a job, a lease protects it, and a sweep finds missed cha
 """
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,14 @@ from ricordo.features.sync.dolt.engines import open_engine, read_address
 from ricordo.features.sync.dolt.sync import DoltRemotes
 from ricordo.features.sync.git import transport
 from ricordo.features.sync.git.sync import GitRemotes
-from ricordo.features.sync.remotes.service import HANDLERS, SWEEP, access_of, add, require_folder
+from ricordo.features.sync.remotes.service import (
+    HANDLERS,
+    SWEEP,
+    FolderMarker,
+    access_of,
+    add,
+    require_folder,
+)
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import UserMemory
 from ricordo.plugins import Feature, Plugins
@@ -422,3 +431,44 @@ def test_duplicate_and_invalid_remote_kinds_of_plugins_are_refused() -> None:
         Invalid, match="object is not a kind of remote: it needs kind, read and sync"
     ):
         Plugins([("odd", Odd())]).memory_remotes()
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_folder_is_claimed_by_one_owner(
+    tmp_path: Path, has_links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_links:
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EPERM, "This file system has no links.")
+
+        monkeypatch.setattr(os, "link", refuse)
+    content = tmp_path / "content"
+    content.mkdir()
+    marker = FolderMarker(tmp_path / "owner", content)
+    start, claimed = threading.Barrier(8), []
+
+    def claim(owner: str) -> None:
+        start.wait()
+        with suppress(Conflict):
+            marker.claim(owner)
+            claimed.append(owner)
+
+    threads = [threading.Thread(target=claim, args=(f"chain-{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert claimed == [marker.owner()]
+
+
+def test_a_folder_with_an_empty_mark_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "content").mkdir()
+    marker = FolderMarker(tmp_path / "owner", tmp_path / "content")
+    marker.path.write_text("")
+    with pytest.raises(Unavailable, match=r"is empty.*delete this file"):
+        marker.claim("chain-ada")
+    marker.path.unlink()
+    marker.claim("chain-ada")
+    with pytest.raises(Conflict):
+        marker.claim("chain-eve")
