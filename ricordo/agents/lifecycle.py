@@ -484,8 +484,8 @@ def model_fields(spec: AgentSpec, info: ModelInfo) -> dict[str, Any]:
 
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:
     now = tx.clock.now()
-    given = {field.name for field in fields(Agent) if field.init}
-    values = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in given}
+    agent_fields = {field.name for field in fields(Agent) if field.init}
+    values = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in agent_fields}
     values |= model_fields(spec, info)
     if spec.clears_buffer is None:
         values["clears_buffer"] = TRAITS[spec.agent_type].clears_buffer

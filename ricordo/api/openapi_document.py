@@ -106,7 +106,7 @@ def make_in_child(make: Callable[[], bytes], child: Child | None = None) -> byte
 
     Args:
         make: Builds the document. It runs in the child, and again here if the child fails.
-        child: Gets the child process; None if nobody will kill it.
+        child: Records the process, so that another thread can kill it. None: a new record.
 
     Raises:
         Unavailable: The child was killed because the server stops.

@@ -63,8 +63,11 @@ _Reader = Callable[[re.Match[str], date, bool], list[Days]]
 # month names.
 _WORD = r"[^\W\d_]+(?:-feira)?"
 _YEAR = r"(?P<year>(?:19|20)\d\d)(?![\d.,:%-]*\d|%|\w)"
-_DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?P<ordinal>(?:st|nd|rd|th|er|e|o|a)\b|[.°])?"
-_OF = r"(?:\s+(?:of|de|del|di|do)\b)?"
+_DAY_NUMBER = r"0?[1-9]|[12]\d|3[01]"
+_ORDINAL = r"(?:st|nd|rd|th|er|e|o|a)\b|[.°]"
+_OF_WORD = r"(?:of|de|del|di|do)\b"
+_DAY = rf"(?P<day>{_DAY_NUMBER})(?P<ordinal>{_ORDINAL})?"
+_OF = rf"(?:\s+{_OF_WORD})?"
 _TAIL = rf"(?:,?{_OF}\s+{_YEAR})"
 _LAST = (
     r"(?P<last>last|this|past|letzte[nrms]?|diese[nrms]?|vorige[nrms]?|vorig|afgelopen"
@@ -100,9 +103,8 @@ def _span_end(number: int) -> str:
 
     It also matches nothing, since the reader decides what an end must have.
     """
-    ordinal = r"(?:(?:st|nd|rd|th|er|e|o|a)\b|[.°])?"
-    of = r"(?: (?:of|de|del|di|do)\b)?"
-    day = rf"(?:0?[1-9]|[12]\d|3[01])(?!\d){ordinal}"
+    of = rf"(?: {_OF_WORD})?"
+    day = rf"(?:{_DAY_NUMBER})(?!\d)(?:{_ORDINAL})?"
     return (
         rf"(?:(?P<day{number}>{day}){of} ?)?(?:(?P<word{number}>{_MONTH})(?!\w)\.?)?"
         rf"(?: (?P<late{number}>{day}))?(?:,?{of} ?(?P<year{number}>(?:19|20)\d\d))?"

@@ -2,9 +2,9 @@
 
 The new index is built from the messages and passages, under a temporary name. At the end it gets
 the owner's name, in one transaction. Documents that are written meanwhile wait in the owner's write
-buffer. The rebuild has the same job key as a flush, so no flush runs beside it. Rows of the buffer
-that the new index already contains are deleted. Both rebuilds are jobs, which may be killed at any
-point and run again.
+buffer. A rebuild and a flush have the same job key, so they never run at the same time. Rows of the
+buffer that the new index already contains are deleted. Both rebuilds are jobs, which may be killed
+at any point and run again.
 """
 
 from collections.abc import Mapping, Sequence

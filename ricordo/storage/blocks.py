@@ -480,8 +480,8 @@ def page_of_users(
         .limit(limit)
     )
     rows = tx.all(statement)
-    found = {block.id: block for block in by_ids(tx, scope, [row.id for row in rows])}
-    return [(row.seq, found[row.id]) for row in rows]
+    blocks_by_id = {block.id: block for block in by_ids(tx, scope, [row.id for row in rows])}
+    return [(row.seq, blocks_by_id[row.id]) for row in rows]
 
 
 def attached(tx: Transaction, agent_id: str) -> list[Block]:

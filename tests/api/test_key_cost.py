@@ -44,7 +44,7 @@ def counted_turn(people: People, key: str, path: str, *, is_fresh: bool = False)
 
     With `is_fresh` the server looks the key up again.
     """
-    known = people.server.app.state.authentication
+    caller_check = people.server.app.state.authentication
     said = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
     # The first turn records the use of the key, and loads everything that is loaded once.
     for _ in range(2):
@@ -52,7 +52,7 @@ def counted_turn(people: People, key: str, path: str, *, is_fresh: bool = False)
     costs = []
     for _ in range(3):
         if is_fresh:
-            known.forget()
+            caller_check.forget()
         else:
             # This request looks the key up, so the measured request need not.
             people.ask(key, "GET", "/v1/tools/count")
@@ -156,10 +156,10 @@ def test_after_many_unknown_keys_from_an_address_each_further_one_is_delayed(
 
 
 def test_the_number_of_recorded_failures_is_bounded(people: People) -> None:
-    known = people.server.app.state.authentication
+    caller_check = people.server.app.state.authentication
     for number in range(10_100):
-        known.note_failure(f"address {number}")
-    assert len(known._failures) == 10_000
+        caller_check.note_failure(f"address {number}")
+    assert len(caller_check._failures) == 10_000
 
 
 def test_a_key_of_an_erased_user_stops_working_at_once(people: People) -> None:
@@ -173,13 +173,13 @@ def test_what_was_read_before_a_change_of_keys_is_not_kept_after_it(
     people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "_FRESH", 600.0)
-    known = people.server.app.state.authentication
+    caller_check = people.server.app.state.authentication
     key = people.key("ivy")
     read = keys.authenticate
 
     def read_before_a_change(tx: Transaction, hash: str) -> Any:
         row = read(tx, hash)
-        known.forget()
+        caller_check.forget()
         return row
 
     def revoke(at: int | None) -> None:
@@ -200,7 +200,7 @@ def test_what_was_read_before_a_change_of_keys_is_not_kept_after_it(
         before = status()
         revoke(at)
         assert status() == before  # It is kept.
-        known.forget()
+        caller_check.forget()
         assert status() == later
 
 
@@ -217,22 +217,22 @@ def test_a_key_ends_in_time_although_its_look_up_is_kept(
 
 
 def test_a_session_is_valid_for_its_time_and_only_as_it_was_signed(people: People) -> None:
-    known = people.server.app.state.authentication
-    session = known.open_session(OPERATOR, 60)
+    caller_check = people.server.app.state.authentication
+    session = caller_check.open_session(OPERATOR, 60)
     assert people.send(session, "GET", "/v1/agents/").status_code == 200
     digest, until, signature = session.removeprefix(SESSION).split("_")
     for wrong in (
-        known.open_session(OPERATOR, 0),
-        known.open_session(OPERATOR, -60),
+        caller_check.open_session(OPERATOR, 0),
+        caller_check.open_session(OPERATOR, -60),
         # No server gives so much time. A server whose clock was wrong may have given it.
-        known.open_session(OPERATOR, LONG_SESSION_SECONDS + 2 * DAY),
-        known.open_session("another key", 60),
+        caller_check.open_session(OPERATOR, LONG_SESSION_SECONDS + 2 * DAY),
+        caller_check.open_session("another key", 60),
         f"{SESSION}{digest}_{int(until) + 1}_{signature}",
         f"{SESSION}{digest}_{until}_{signature[:-1]}",
         f"{SESSION}{digest}_{until}_",
     ):
         assert people.send(wrong, "GET", "/v1/agents/").status_code == 401, wrong
-    longest = known.open_session(OPERATOR, LONG_SESSION_SECONDS)
+    longest = caller_check.open_session(OPERATOR, LONG_SESSION_SECONDS)
     assert people.send(longest, "GET", "/v1/agents/").status_code == 200
 
 

@@ -311,11 +311,11 @@ class _Campaign:
         for row in rows:
             if row.role not in ("user", "assistant") or not row.text or row.text.startswith("{"):
                 continue
-            found = await self.runtime.recall_for(Scope()).messages(
+            hits = await self.runtime.recall_for(Scope()).messages(
                 row.text.split(" ", 1)[0], MessageFilter((agent_id,)), 3, "fts"
             )
-            if row.id not in [hit.message.id for hit in found]:
-                instead = [(hit.message.role, hit.message.text[:60]) for hit in found]
+            if row.id not in [hit.message.id for hit in hits]:
+                instead = [(hit.message.role, hit.message.text[:60]) for hit in hits]
                 self.wrong.append(
                     f"{note}: {row.role} {row.text[:40]!r} is not found, and instead {instead}"
                 )

@@ -241,8 +241,8 @@ async def audit(runtime: Runtime, agent_id: str, told: Told) -> list[str]:
     wrong += _window(thread, rows, window)
     for otid in told.acknowledged[-_LATEST:]:
         word = otid.split("-")[2]
-        found = await runtime.recall_for(Scope()).messages(word, MessageFilter((agent_id,)), 20)
-        if not any(word in hit.message.text for hit in found):
+        hits = await runtime.recall_for(Scope()).messages(word, MessageFilter((agent_id,)), 20)
+        if not any(word in hit.message.text for hit in hits):
             wrong.append(f"search does not find {word}")
     return wrong
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from ricordo.api.call import RequestContext, scope_of_user
-from ricordo.api.guard import named_user
+from ricordo.api.guard import USER_HEADER
 from ricordo.domain.scope import ACTING_SCOPE, IMPERSONATE, NOBODY
 from ricordo.errors import Forbidden, Invalid
 from ricordo.features.openai.options import OpenAIApiSettings
@@ -39,10 +39,7 @@ async def acting(context: RequestContext) -> RequestContext:
     Raises:
         Forbidden: The headers are not signed as the settings require, or the user is disabled.
     """
-    if (
-        not context.scope.may(IMPERSONATE)
-        or named_user(context.request.scope["headers"]) is not None
-    ):
+    if not context.scope.may(IMPERSONATE) or USER_HEADER.decode() in context.request.headers:
         return context
     user = _user_of(context.request.headers)
     if user is None:

@@ -103,8 +103,8 @@ class Repository(Generic[V]):
         self._writes = {field: write for field, (write, _) in forms.items()}
         paths: dict[str, str] = {}
         # An entity fills its other fields from these.
-        given = [field for field in fields(kind) if field.init]  # type: ignore[arg-type]
-        for field in given:
+        stored_fields = [field for field in fields(kind) if field.init]  # type: ignore[arg-type]
+        for field in stored_fields:
             index = len(self.columns)
             if field.name in _COMPOUND:
                 whole, prefix = _COMPOUND[field.name]

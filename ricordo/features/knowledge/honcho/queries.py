@@ -164,9 +164,9 @@ def behind(tx: Transaction, since: int) -> Sequence[tuple[str, str, str]]:
         left out.
     """
     # Read all of them in portions. Some may not be sent for days, and must not hide the others.
-    conversation_ids: list[tuple[str, str, str]] = []
+    unsent: list[tuple[str, str, str]] = []
     parameters = {"since": since, "after": 0, "limit": _BEHIND_AT_ONCE}
     while rows := tx.all(_BEHIND, parameters):
-        conversation_ids += [(row.id, row.organization_id, row.user_id) for row in rows]
+        unsent += [(row.id, row.organization_id, row.user_id) for row in rows]
         parameters["after"] = rows[-1].seq
-    return conversation_ids
+    return unsent

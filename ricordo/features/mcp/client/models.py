@@ -137,8 +137,8 @@ class ServerConfig(RequestPart):
         )
         if masked_names and is_changed:
             raise Invalid(
-                f"Send the value of {masked_names[0]} too: a stored variable is never given to a program "
-                "together with new variables."
+                f"Send the value of {masked_names[0]} too: a stored variable is never given to a "
+                "program together with new variables."
             )
 
 

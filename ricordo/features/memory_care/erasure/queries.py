@@ -619,10 +619,19 @@ def save(tx: Transaction, job_id: str, state: Any) -> None:
     tx.run(update(jobs).where(jobs.c.id == job_id).values(payload=state.model_dump(mode="json")))
 
 
-def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
-    """Return the erasures of all organizations with their jobs, the newest first.
+def known(tx: Transaction) -> list[Erasure]:
+    """Return the erasures of all organizations, the newest first.
 
     Jobs that ended long ago are deleted, so their erasures are missing.
+
+    Args:
+        tx: The transaction.
+    """
+    return [erasure for _, erasure in known_with_jobs(tx)]
+
+
+def known_with_jobs(tx: Transaction) -> list[tuple[Job, Erasure]]:
+    """Return the erasures that `known` returns, each with its job.
 
     Args:
         tx: The transaction.
@@ -640,7 +649,7 @@ def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
         tx: The transaction.
         begin: Returns an erasure for the id of a hidden user and an organization.
     """
-    latest = {erasure.id: (job, erasure) for job, erasure in reversed(known(tx))}
+    latest = {erasure.id: (job, erasure) for job, erasure in reversed(known_with_jobs(tx))}
     unfinished = [
         (job.organization_id, erasure)
         for job, erasure in latest.values()

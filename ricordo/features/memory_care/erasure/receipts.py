@@ -92,8 +92,6 @@ class Erasure(ErasureFacts):
     own_agents: list[str] = []
     own_archives: list[str] = []
     kept_agents: dict[str, str] = {}
-    # The request also asked to delete the agents that only the user had.
-    covers_agents: bool = False
     # Agents that only the user had when the request did not ask to delete them.
     left_agents: list[str] = []
     # Addresses of the memory's remotes with their kind; kept until those in the data folder are

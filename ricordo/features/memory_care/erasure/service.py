@@ -147,7 +147,7 @@ async def forgotten_names(runtime: Runtime) -> Callable[[str, str], bool]:
     data_dir = runtime.settings.data_dir
     secret = Secret(data_dir)
     erasures = await runtime.store.read(queries.known)
-    hashes = {hashed for _, erasure in erasures for hashed in erasure.names}
+    hashes = {hashed for erasure in erasures for hashed in erasure.names}
     hashes |= await asyncio.to_thread(receipts.names_of_all, data_dir)
     return lambda organization_id, name: (
         bool(hashes) and receipts.hash_of_name(secret, organization_id, name) in hashes
@@ -184,9 +184,9 @@ async def _forget_left_agents(runtime: Runtime, scope: Scope, hashed: str) -> Re
     """
 
     def begin_again(tx: Transaction) -> tuple[Erasure, list[Run]] | None:
-        matching = (erasure for _, erasure in queries.known(tx) if hashed in erasure.names)
+        matching = (erasure for erasure in queries.known(tx) if hashed in erasure.names)
         earlier = next(matching, None)
-        if earlier is None or not earlier.left_agents or not _may_repeat(scope, earlier):
+        if earlier is None or not earlier.left_agents or not _may_see(scope, earlier):
             return None
         erasure = Erasure(
             id=new_id(receipts.PREFIX),
@@ -216,12 +216,14 @@ async def _forget_left_agents(runtime: Runtime, scope: Scope, hashed: str) -> Re
     return _state(erasure)
 
 
-def _may_repeat(scope: Scope, erasure: Erasure) -> bool:
+def _may_see(scope: Scope, erasure: Erasure) -> bool:
     return receipts.may_read(scope, erasure.organization_id, erasure.subject, erasure.asked_by)
 
 
 def _still_own(tx: Transaction, earlier: Erasure) -> tuple[list[str], dict[str, str]]:
-    """Return the left agents that nobody else has used since, and the reasons to keep the others.
+    """Return the left agents to delete now, and the reasons to keep the others.
+
+    An agent that somebody else has used since then is kept.
 
     Args:
         tx: The transaction, which locks the agents.
@@ -246,7 +248,10 @@ def _still_own(tx: Transaction, earlier: Erasure) -> tuple[list[str], dict[str, 
 
 
 def _why_in_use(tx: Transaction, agent_id: str, user_id: str, since: int) -> str | None:
-    """Return the reason why somebody uses an agent since its user was forgotten, or None."""
+    """Return the reason to keep an agent that others use; None if they do not use it.
+
+    `since` is the time in microseconds at which the agent's user was forgotten.
+    """
     is_other = agents_users.c.user_id.not_in([user_id, LOCAL_USER])
     attached = select(agents_users.c.user_id).where(agents_users.c.agent_id == agent_id, is_other)
     if tx.first(attached):
@@ -272,11 +277,8 @@ async def _known(
 
     It is read from the queue, since the file of the receipt may be on another server.
     """
-    for _, erasure in await runtime.store.read(queries.known):
-        is_readable = receipts.may_read(
-            scope, erasure.organization_id, erasure.subject, erasure.asked_by
-        )
-        if not is_readable or not matches(erasure):
+    for erasure in await runtime.store.read(queries.known):
+        if not _may_see(scope, erasure) or not matches(erasure):
             continue
         # A finished erasure has its receipt even while its job is still writing the file.
         if erasure.finished_at is None:
@@ -389,7 +391,6 @@ def hide_agents(
         own_agents: The agents that only the user has.
         kept_agents: The user's other agents, with the reasons to keep them.
     """
-    erasure.covers_agents = True
     erasure.own_agents += own_agents
     erasure.kept_agents |= kept_agents
     deletion.hide(tx, "agent", erasure.own_agents)

@@ -136,7 +136,9 @@ async def test_no_transaction_of_an_erasure_changes_more_than_five_hundred_rows(
         await fill(store, size)
         runtime = runtime_on(store, tmp_path)
         await forget(runtime, Scope(), "ada")
-        job = await store.write(lambda tx: jobs.claim_one(tx, "worker", queries.known(tx)[0][0].id))
+        job = await store.write(
+            lambda tx: jobs.claim_one(tx, "worker", queries.known_with_jobs(tx)[0][0].id)
+        )
         assert job is not None
         store._write = counted(store, writes)  # type: ignore[method-assign]
         await HANDLERS[0].run(runtime, job, lambda _done, _total: None)
