@@ -134,7 +134,8 @@ def list_agents(
 ) -> list[Json]:
     """List agents, by default newest first.
 
-    Filters are the name, a part of the name, tags, and the users to whom an agent is restricted.
+    Filters include the name, a part of the name, tags, and the users to whom an agent is
+    restricted.
     """
     user_ids = users.ids_of(tx, context.scope, filters.identity_id, filters.identifier_keys or ())
     if user_ids is None:
@@ -385,7 +386,7 @@ def _sealed(
 
 
 def _settings(body: AgentFields, current: CompactionSettings | None = None) -> dict[str, Any]:
-    """Return the settings stored as JSON: display of files, policy of new blocks, compaction."""
+    """Return the sent settings that the agent stores as JSON, such as those of compaction."""
     settings = {
         name: setting for name in _JSON_SETTINGS if (setting := getattr(body, name)) is not None
     }

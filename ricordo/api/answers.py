@@ -1,8 +1,8 @@
 """Limit the memory of large answers while they are sent.
 
 Large answers are written as JSON in worker threads and sent in pieces. The size of one answer is
-limited, and so is the sum of all. If there is no room for an answer, its data is dropped and read
-again later, so waiting requests hold no memory.
+limited, and so is the sum of all. If there is no room for an answer from the database, its data is
+dropped and read again later, so the waiting request holds no memory.
 """
 
 import asyncio
@@ -65,9 +65,9 @@ class AnswerBudget:
         return self._total
 
     def ticket(self, scope: Scope) -> "Ticket":
-        """Return the ticket of this request's answer, which ends with the request.
+        """Return the ticket of this request's answer.
 
-        Its route releases it.
+        The route of the request releases the ticket after the answer.
 
         Args:
             scope: The ASGI scope of the request. The first call stores the ticket in it.
@@ -243,7 +243,9 @@ async def read_answer(
     work: Callable[[Transaction], Any],
     make: Callable[[Any], Any] | None,
 ) -> Response:
-    """Read, and return the answer, which is made in the reading thread.
+    """Read content from the database, and return the answer with it.
+
+    The answer is made in the reading thread.
 
     Args:
         budget: The budget of the app.
@@ -394,11 +396,11 @@ def _written(content: Any, budget: AnswerBudget, ticket: Ticket) -> list[bytes] 
         ticket: The answer's ticket; it may have bytes already, for which the answer waited.
 
     Returns:
-        The pieces of the answer. If there is no room for it, its size, for which to wait: the real
-        size, since the ticket already has room for an estimate that is too small.
+        The pieces of the answer, or its size in bytes if there is no room for it. The caller then
+        waits for room of this size.
 
     Raises:
-        TooLong: if it is above the limit of one answer.
+        TooLong: The answer is above the limit of one answer.
     """
     pieces = []
     size = 0

@@ -35,7 +35,8 @@ _SESSION = "ricordo_session_"
 SESSION_SECONDS = 12 * 3600
 LONG_SESSION_SECONDS = 30 * 24 * 3600
 _SESSION_LEEWAY = 24 * 3600
-# After this many unknown keys from one address within a minute, each further answer is delayed.
+# After this many unknown keys from one address within a minute, each further key from there that
+# is not cached is delayed.
 MOST_FAILURES = 20
 _FAILURES_COUNT = 60.0
 DELAY = 1.0
@@ -183,11 +184,12 @@ class Authentication:
     def open_session(self, key: str, seconds: int = SESSION_SECONDS) -> str:
         """Return a session token for this key.
 
-        It is valid for this time, or until the key is revoked. The key cannot be read from it.
+        The token is valid for `seconds`, or until the key is revoked. The key cannot be read from
+        it.
 
         Args:
             key: A valid key. It is not checked here.
-            seconds: The time of its validity.
+            seconds: The validity of the token.
         """
         text = f"{keys.hash_of(self.secret, key)}_{int(time.time()) + seconds}"
         return f"{_SESSION}{text}_{self._sign(text)}"
@@ -270,7 +272,7 @@ class Authentication:
         )
 
     def forget(self) -> None:
-        """Drop the cached answers, after keys or users were changed here."""
+        """Drop all cached keys, after this process has changed keys or users."""
         self._changes += 1
         self._cached.clear()
         self._unknown.clear()

@@ -54,7 +54,7 @@ async def list_of_block(
 async def approve(
     context: RequestContext, block_id: str, proposal_id: str, body: ApproveRequest | None = None
 ) -> Response | Json:
-    """Make the proposed text the block's next version, as for a user's block.
+    """Make the proposed text the block's next version, merged by lines with later changes.
 
     Only the owner decides on a user's block.
     """

@@ -383,7 +383,7 @@ def _labelled(tx: Transaction, state: AgentState, scope: Scope, label: str) -> B
 
 
 def _writable(tx: Transaction, scope: Scope, block_id: str) -> Block:
-    """Return the block if it belongs to the user, or if the caller may change shared blocks."""
+    """Return the block if it is the caller's own, or if the caller may change shared blocks."""
     block = blocks.get(tx, scope, block_id)
     own_chain = versions.of_owner(tx, scope, "user", scope.subject or "")
     if own_chain is None or own_chain.id != block.chain_id:

@@ -1,7 +1,7 @@
 """Read the bodies of requests.
 
-FastAPI reads small bodies. Large bodies are decoded and checked in one call, outside the event
-loop.
+FastAPI decodes bodies of up to `SMALL` bytes. Longer bodies are decoded and checked here in one
+call, outside the event loop.
 """
 
 import json
@@ -19,8 +19,8 @@ from starlette.types import Message, Receive, Scope
 from ricordo.offload import SMALL, offload
 
 T = TypeVar("T")
-# The most commas and brackets of a large body. Decoded JSON takes up to a hundred times the memory
-# of its text. At this limit, decoding takes 60 ms.
+# The most commas and brackets of a body with more than `SMALL` bytes. Decoded JSON takes up to a
+# hundred times the memory of its text. At this limit, decoding takes 60 ms.
 MOST_MARKS = 200_000
 # A body with more bytes is a large body.
 LARGE = 1024 * 1024
@@ -34,7 +34,7 @@ Check = Callable[[Any], tuple[Any, list[dict[str, Any]]]]
 
 
 class LargeBodies:
-    """Counts the bytes of large bodies in memory, and refuses more than `MOST_AT_ONCE`."""
+    """The count of the bytes of large bodies in memory, which `CountedBody` limits."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -96,9 +96,10 @@ def limit_body(scope: Scope, receive: Receive, limit: int) -> Receive:
 
 
 async def read_and_respond(respond: Respond, check: Check, request: Request) -> Response:
-    """Respond after reading the body. A large body is decoded and checked first.
+    """Respond after reading the body.
 
-    FastAPI then uses the decoded body.
+    A JSON body with more than `SMALL` bytes is decoded and checked first. FastAPI then uses the
+    decoded body.
 
     Args:
         respond: FastAPI's handler of the route.
@@ -107,7 +108,7 @@ async def read_and_respond(respond: Respond, check: Check, request: Request) -> 
 
     Raises:
         RequestValidationError: The body is no JSON, has faults, or has too many items.
-        HTTPException: The body did not arrive, or is nested too deeply (400).
+        HTTPException: The body did not arrive, is nested too deeply or is not UTF-8 (400).
     """
     try:
         content = await request.body()
@@ -123,7 +124,12 @@ async def read_and_respond(respond: Respond, check: Check, request: Request) -> 
 def decode(content: bytes) -> Any:
     """Return the decoded JSON.
 
-    Raises RequestValidationError, and HTTPException for endless nesting.
+    Args:
+        content: The body of a request.
+
+    Raises:
+        RequestValidationError: The body is no JSON, or has too many items.
+        HTTPException: The body is nested too deeply or is not UTF-8 (400).
     """
     if len(content) > SMALL:
         marks = sum(map(content.count, (b",", b"[", b"{")))

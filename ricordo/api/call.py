@@ -201,8 +201,9 @@ async def for_user(
 async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
     """Return the scope for acting as a user.
 
-    The header names the user. If the caller is bound to no user, the path names the user. A new
-    user is created, except by a request that only reads. Raises NotFound, Invalid, Forbidden.
+    The header names the user. Without the header, the path names the user if the caller is bound
+    to no user. A new user is created, except by a request that only reads. Raises NotFound,
+    Invalid, Collision and Forbidden.
     """
     header = named_user(request.scope["headers"])
     name = header
@@ -305,7 +306,7 @@ class Paging:
     def page_by_time(self, *, default: int) -> Page:
         """Return the page; `before` selects older and `after` newer objects, in both orders.
 
-        With `after`, the page has the oldest of the selected objects, otherwise the newest.
+        In ascending order, the page has the oldest of the selected objects, otherwise the newest.
 
         Args:
             default: The most objects if the request has no `limit`.

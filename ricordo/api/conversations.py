@@ -131,7 +131,8 @@ class ConversationFields(IsolationFields):
 class ConversationRequest(ConversationFields):
     """A conversation to create.
 
-    It sees the memory of `user_id`; by default, of the user for whom the agent was created.
+    It sees the memory of `user_id`; by default, of the caller's user, or else of the user for whom
+    the agent was created.
     """
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
@@ -140,7 +141,8 @@ class ConversationRequest(ConversationFields):
 class ConversationUpdate(ConversationFields):
     """The changes of a conversation.
 
-    An omitted field keeps its value. Null resets it to the agent's value.
+    An omitted field keeps its value. Null removes a value, so that the agent's value applies if
+    there is one. For `archived` and `hidden`, null changes nothing.
     """
 
     last_message_at: str | None = None
@@ -268,7 +270,10 @@ async def create(
 def list_conversations(
     tx: Transaction, context: RequestContext, query: Annotated[ConversationQuery, Depends()]
 ) -> list[Json]:
-    """List conversations by the time of their last message, without default and hidden ones."""
+    """List conversations without default and hidden ones.
+
+    By default, the list has unarchived conversations, sorted by the time of their last message.
+    """
     if query.agent_id:
         agents.require(tx, context.scope, query.agent_id)
     return [
@@ -325,7 +330,7 @@ async def fork(
 ) -> Json:
     """Create a conversation that continues this one, from its window or up to a message.
 
-    Nothing is copied.
+    The two conversations share the earlier messages, which are not copied.
     """
     request = body or ForkRequest()
     request.refuse_unsupported()

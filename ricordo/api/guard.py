@@ -53,7 +53,7 @@ _NOT_NOW = "The database does not answer, so your key cannot be checked. Try aga
 RETRY_AFTER = "5"
 # git sends a key as a password, with any user name, and only after an answer of 401.
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
-# The cookie with a login's key.
+# The cookie with the session token of a login.
 COOKIE = "ricordo_session"
 # The header that names the user for whom a service or the administrator acts. A header holds ASCII,
 # so clients percent-encode the name (`quote` in Python, `encodeURIComponent` in JavaScript).
@@ -317,7 +317,7 @@ def _first_headers(scope: Scope) -> dict[bytes, bytes]:
 
 
 def _way_of(method: str, path: str) -> tuple[_Way | None, dict[str, str]]:
-    """Return the token's right that this request needs, and the ids in its path."""
+    """Return the row of WAYS that this request matches, or None, and the ids in its path."""
     matches = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == method)
     return next(((way, match.groupdict()) for way, match in matches if match), (None, {}))
 
@@ -365,7 +365,7 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
 def _agent_of(tx: Transaction, caller: Caller, ids: dict[str, str]) -> str | None:
     """Return the agent of a path, which has the id of an agent, a conversation or a run.
 
-    Returns None without one.
+    Returns None if there is no such conversation or run.
     """
     if id := ids.get("conversation"):
         conversation = conversations.get(tx, id)
@@ -387,7 +387,8 @@ def _is_from(scope: Scope, reach: Reach) -> bool:
 def origin_of(url: str) -> str:
     """Return an address's origin as browsers write it, without a default port.
 
-    It is empty for other addresses.
+    The result is empty if the scheme is neither http nor https, or if the address is malformed or
+    has a user name or password.
     """
     parts = _split(url)
     try:
@@ -406,7 +407,7 @@ def origin_of(url: str) -> str:
 
 
 def _preflight(scope: Scope) -> Response | None:
-    """Return the answer to a CORS preflight request for a route of tokens; None for others.
+    """Return the answer to a CORS preflight request for a route in WAYS; None for others.
 
     The answer grants no rights, since a page can only read answers to requests with a token.
     """
@@ -468,7 +469,7 @@ def refuse(
 
 
 def with_openai_error(content: dict[str, Any], status: int, path: str) -> dict[str, Any]:
-    """Return the refusal in the form of the path's clients: OpenAI's under `error`.
+    """Return the refusal, with OpenAI's form under `error` if the path is one of OpenAI's API.
 
     Args:
         content: The refusal, whose `detail` is the sentence for people. It is not changed.

@@ -33,7 +33,7 @@ class RpcAnswer(ResponseModel):
 
 
 class RpcFailure(Exception):
-    """A failure with its code."""
+    """A failure of a method, with the code of the error that the caller gets."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -58,8 +58,8 @@ async def call_method(
 
     Args:
         methods: The methods by name.
-        codes: The codes of errors; the first one that fits is used. Other errors are about the
-            parameters.
+        codes: The codes of errors by class; the first class that fits is used. Other errors get
+            the code `BAD_PARAMETERS`.
         context: The caller's context.
         id: The id in the request's address, such as an agent's.
         body: The request.

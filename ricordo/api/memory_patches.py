@@ -25,7 +25,11 @@ class MemoryDocument:
         return self._texts
 
     async def changes(self, root: str) -> list[Json]:
-        """Return patches for the changes since the last call. `root` points to the document."""
+        """Return patches for the changes since the last call of `texts` or `changes`.
+
+        Args:
+            root: The JSON pointer of the document, which precedes the labels in the paths.
+        """
         before = self._texts
         after = await self.texts()
         patches: list[Json] = [

@@ -120,6 +120,7 @@ async def begin_async(
             group.
 
     Raises:
+        NotFound: There is no such agent, conversation or model.
         Invalid: The callback address is forbidden, or the body asks for the impossible.
         Conflict: The turn cannot begin now; see `run_turn`.
     """
@@ -254,7 +255,7 @@ async def turn_request(
         agent_id: The agent.
         body: The request.
         conversation_id: The conversation; None for the agent's default conversation.
-        is_background: No reader waits for the answer.
+        is_background: The run is marked as a background run, which no reader has to wait for.
         callback: The webhook of the run, with `url`; None or empty for none.
 
     Raises:

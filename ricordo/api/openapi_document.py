@@ -102,7 +102,7 @@ class Child:
 
 
 def make_in_child(make: Callable[[], bytes], child: Child | None = None) -> bytes:
-    """Return the result of `make` in a child process, or in this process if forking fails.
+    """Return the result of `make` in a child process, or in this process if the child fails.
 
     Args:
         make: Builds the document. It runs in the child, and again here if the child fails.

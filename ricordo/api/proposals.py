@@ -47,7 +47,7 @@ from ricordo.storage.proposals import ProposalFilter
 
 router = Routes(prefix="/users/{user_id}", tags=["users' memory"], scope="memory")
 _BLOCK = "/blocks/{label:path}"
-# The most waiting proposals that one request decides.
+# The most waiting proposals that one request decides if it names none.
 DECIDED_AT_ONCE = 100
 _HOW = (
     "Read base, ours (the current text) and theirs (the proposed text). Then approve again with "
@@ -59,7 +59,7 @@ Status = Annotated[
         description="`waiting`: proposals that can still be decided, which are open or in conflict."
     ),
 ]
-# The most proposals of a page is small, since a proposal has two texts and their difference.
+# A page has few proposals, since each one has two texts and their difference.
 Limit = Annotated[int, Query(ge=1, le=100, description="The most proposals to return.")]
 # A decided proposal, its block after that, and the number of proposals still waiting for this
 # block.
@@ -355,8 +355,9 @@ def _proposer(
 ) -> Actor:
     """Return the author to show to the user: the named agent, or else the caller.
 
-    An agent of this server has its stored name; any other agent has the name that was sent. Raises
-    Forbidden if the request names an agent and the caller may not run agents.
+    The local administrator who names no agent proposes as an agent named "agent". An agent of this
+    server has its stored name; any other agent has the name that was sent. Raises Forbidden if the
+    request names an agent, and the caller may neither act for users nor change agents.
     """
     scope = context.scope
     is_local = scope.role == "admin" and scope.may(IMPERSONATE)

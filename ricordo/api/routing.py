@@ -70,7 +70,7 @@ class ValidatedRoute(APIRoute):
     """FastAPI's part of a route: it validates the request and calls the endpoint."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the framework's handler, with large bodies read outside the event loop."""
+        """Return the framework's handler, with long bodies decoded outside the event loop."""
         respond, field = super().get_route_handler(), self.body_field
         if field is None:
             return respond
@@ -80,10 +80,10 @@ class ValidatedRoute(APIRoute):
 class GuardedRoute(Route):
     """A route that only callers with one of its scopes may call.
 
-    FastAPI builds a validator for each parameter, which for all routes takes a quarter of the
-    start. So FastAPI's part of a route, `api_route`, is made at its first request. FastAPI gets no
-    response model, since the model's `of` writes the answer. The model is used only in the
-    document.
+    FastAPI builds a validator for each parameter. For all routes, this takes a quarter of the time
+    of a server's start. So FastAPI's part of a route, `api_route`, is made at its first request.
+    FastAPI gets no response model, since the model's `of` writes the answer. The model is used only
+    in the document.
     """
 
     validated_class: ClassVar[type[APIRoute]] = ValidatedRoute
@@ -395,7 +395,8 @@ class Routes(APIRouter):
         route = self.routes[-1]
         if isinstance(route, GuardedRoute) and route.scopes is None:
             route.scopes = (f"{self._family}:{'read' if route.methods == {'GET'} else 'write'}",)
-            needs(*route.scopes)(route.endpoint)  # where another router includes this one
+            # If another router includes this one, its copy of the route reads these scopes.
+            needs(*route.scopes)(route.endpoint)
 
 
 def load_router(module: str) -> APIRouter:
@@ -507,11 +508,10 @@ def _normalise_address(scope: Scope) -> None:
     if not scope["path"].isascii():
         scope["path"] = normal_name(scope["path"])
     query: bytes = scope["query_string"]
-    # Only an escaped path can have another form, since servers do not pass other bytes.
     if _MAY_BE_ODD.search(query):
         pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
         normal = [(name, normal_text(value)) for name, value in pairs]
-        # Leave a normal path unchanged, since pages link back to the exact address of the request.
+        # Leave a normal query unchanged, since pages link back to the exact address of the request.
         if normal != pairs:
             scope["query_string"] = urlencode(normal).encode()
 

@@ -61,7 +61,7 @@ def list_runs(
 ) -> Sequence[Run]:
     """List runs, by default newest first.
 
-    Filters are agents, conversation, status and whether they are open.
+    Filters include agents, conversation, status and whether they are open.
     """
     agent_ids = [*(query.agent_ids or ()), *((query.agent_id,) if query.agent_id else ())]
     statuses = [*(query.statuses or ()), *(("created", "running") if query.active else ())]
@@ -284,7 +284,7 @@ def list_all_messages(
 
 @_messages.get("/{message_id}", response_model=list[AnyMessage])
 def retrieve_message(tx: Transaction, context: RequestContext, message_id: str) -> list[Json]:
-    """Return one stored message in the form in which it is shown: reasoning, text, calls."""
+    """Return the pieces of one stored message, such as reasoning, text and calls."""
     return message_responses([messages.get(tx, context.scope, message_id)], MessageFormat())
 
 

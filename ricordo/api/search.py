@@ -80,7 +80,7 @@ class MessageSearchRequest(_SearchRequest):
 
 
 class StoredMessageSearchRequest(MessageSearchRequest):
-    """A search of messages, including tool results."""
+    """A search of messages, which may include tool results."""
 
     roles: Items[Literal["user", "assistant", "tool"]] | None = None  # type: ignore[assignment]
 
@@ -374,7 +374,8 @@ async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequ
         if conversation_id and (
             conversation is None or not context.scope.sees(conversation.user_id)
         ):
-            ids = []  # the conversation is deleted, although forks may still share its messages
+            # Search nothing, although forks may still share messages of a deleted conversation.
+            ids = []
         if conversation:
             shared = conversations.shared_by(tx, conversation)
         else:

@@ -242,7 +242,7 @@ async def resume(context: RequestContext, run_id: str, body: Resume = None) -> R
 async def resume_conversation(
     context: RequestContext, conversation_id: str, body: Resume = None
 ) -> Response:
-    """Read the stream of the conversation's running or newest turn, or of the named run."""
+    """Read the stream of the conversation's newest run with `background`, or of the named run."""
     request = body or ResumeRequest()
     run = await context.store.read(lambda tx: _run_of(tx, context, conversation_id, request))
     return stream_of(context, run, request.resumption())

@@ -35,7 +35,9 @@ class ToolQuery:
     return_only_letta_tools: Annotated[
         bool, Query(description="Only tools whose type begins with `letta`.")
     ] = False
-    exclude_letta_tools: Annotated[bool, Query(description="Only tools of other types.")] = False
+    exclude_letta_tools: Annotated[
+        bool, Query(description="Only tools whose type does not begin with `letta`.")
+    ] = False
 
     def filter(self) -> tools.ToolFilter:
         return tools.ToolFilter(

@@ -72,10 +72,10 @@ ALL_TYPES = frozenset(
 class TurnParts:
     """Reads one turn as the beginnings, pieces and ends of its parts.
 
-    A text has the id of its message, and a call has its call id. A text ends with its step.
-    Reasoning ends when another part begins. A call ends with its step or its result. `types` are
-    the message types to read. `waiting_calls` are the calls whose decisions or results the turn
-    waits for.
+    A text has the id of its message, and a call has its call id. All parts end with their step. A
+    text also ends when the text of another message begins, reasoning when another part begins, and
+    a call when a result comes. `types` are the message types to read. `waiting_calls` are the calls
+    whose decisions or results the turn waits for.
     """
 
     def __init__(self, clock: Clock, types: Collection[str] = ALL_TYPES) -> None:

@@ -122,7 +122,10 @@ async def read_sent(
 
     Raises:
         Unsupported: No plugin offers this format.
-        Invalid: The text is not UTF-8, or breaks the rules of its format; the error has the lines.
+        Invalid: The text is not UTF-8, names another block, or breaks the rules of its format; then
+            the error has the lines.
+        RequestValidationError: The body is no JSON although its content type says so, or a field
+            is wrong.
     """
     content_type = request.headers.get("content-type", "application/json")
     media_type = content_type.partition(";")[0].strip().lower()
@@ -169,9 +172,9 @@ def list_blocks(
 ) -> Headed:
     """List the user's blocks by label, each with the number of its waiting proposals.
 
-    The header `x-waiting` has the number of all waiting proposals, including proposals of new
-    blocks. With `as_of` the list shows the blocks of that time, including blocks that were deleted
-    since.
+    With `as_of` the list shows the blocks of that time, including blocks that were deleted since.
+    Without it, the header `x-waiting` has the number of all waiting proposals, including proposals
+    of new blocks.
     """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     if as_of is not None:
@@ -290,7 +293,7 @@ async def put(
         memory = user_memory.open_memory(tx, context.scope, user_id, makes=True)
         _require(tx, memory, label, if_match, if_none_match)
         settings = body.settings()
-        # Settings that cannot be set when a block is created; and settings that null resets.
+        # Metadata, which cannot be set when a block is created, and settings that null resets.
         rest = {
             name: settings.pop(name)
             for name in list(settings)

@@ -1,6 +1,6 @@
 """Models of archives and their passages.
 
-A list of passages is stored as a whole or refused as a whole.
+A faulty passage refuses the whole list that contains it.
 """
 
 from datetime import UTC, tzinfo

@@ -187,7 +187,7 @@ class RequestModel(RequestPart):
     def _require_storable(cls, body: Any) -> Any:
         """Refuse or replace JSON that no database can store, and normalize all other text.
 
-        That is lone surrogates, NUL, integers beyond 64 bits, and deep nesting.
+        No database can store lone surrogates, NUL, integers beyond 64 bits, and deep nesting.
         """
         if not isinstance(body, dict):
             return body

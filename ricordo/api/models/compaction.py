@@ -108,7 +108,7 @@ class CompactRequest(RequestModel):
 
 
 class CompactResponse(ResponseModel):
-    """The summary that replaces the evicted messages, and the sizes of the window."""
+    """The summary that replaces the evicted messages, and the window's numbers of messages."""
 
     summary: str
     num_messages_before: Annotated[int, From("messages_before")]

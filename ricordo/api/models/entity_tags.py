@@ -1,9 +1,9 @@
 """Entity tags of blocks (RFC 9110, §13).
 
 With them, a reader does not get the same answer twice, and a writer only overwrites the version
-that it has read. A tag is `"<version id>.<count of writes>.<digest of the answer>"`. `If-Match`
-compares the first two parts: the text and the settings that a write would replace, in any format.
-The version id alone is sufficient too.
+that it has read. A tag is `"<version id>.<count of writes>.<digest of the answer>"`. The first two
+parts identify the text and the settings that a write would replace. `If-Match` compares only these
+two, since the digest depends on the format of the answer. The version id alone is sufficient too.
 """
 
 import hashlib

@@ -47,7 +47,7 @@ def _validate_history(messages: Any, validate: ValidatorFunctionWrapHandler) -> 
     try:
         return validate([message for message in mended if message is not None])
     except ValidationError:
-        # Without the field, the message lacks a required one.
+        # A message may need its faulty field, so leave out all faulty messages as a whole.
         return validate([message for index, message in enumerate(messages) if index not in faults])
 
 

@@ -1,6 +1,7 @@
 """Response models of messages.
 
-One stored message becomes several pieces. They share its id, and each has its own otid.
+One stored message becomes one or more pieces, which share its id. If the message has no otid, each
+piece has its own.
 """
 
 from collections.abc import Iterable, Iterator
@@ -252,8 +253,9 @@ Piece = tuple[type[MessageFields], Json]
 class MessageFormat:
     """The form in which a caller wants to read messages.
 
-    `speaks_by_tool` shows calls of the speaking tool as assistant messages. The other fields select
-    types of messages, summaries and system events.
+    `speaks_by_tool` shows calls of the speaking tool as assistant messages; `tool_name` and
+    `tool_argument` name this tool and its argument. The other fields select types of messages,
+    summaries and system events.
     """
 
     speaks_by_tool: bool = True

@@ -51,7 +51,10 @@ class RunResponse(ResponseModel):
 
 
 class TokenFields(ResponseModel):
-    """Token counts, with details for older clients; null if the provider reported none."""
+    """Token counts, with details for older clients.
+
+    The details are null if the provider reported none.
+    """
 
     completion_tokens: Annotated[int, From("usage.completion_tokens")]
     prompt_tokens: Annotated[int, From("usage.prompt_tokens")]

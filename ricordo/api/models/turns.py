@@ -91,7 +91,7 @@ MessageRequest.take_back(SystemMessage, UserMessage, AssistantMessage, StoredMes
 class CallDecisionRequest(RequestPart):
     """A decision on one waiting call.
 
-    A message of the type `tool` is the result of a client's tool.
+    A decision of the type `tool` is the result of a client's tool.
     """
 
     type: Literal["approval", "tool"] | None = None
@@ -112,8 +112,8 @@ class CallDecisionRequest(RequestPart):
 class ApprovalDecisionRequest(RequestPart):
     """An answer to waiting calls: one item for each call, or `approve` for all.
 
-    Items of the type `tool_return` are results of the client's tools; the field may also be named
-    `tool_returns`.
+    With the type `tool_return`, the items are results of the client's tools. `approvals` may also
+    be named `tool_returns`.
     """
 
     ignored: ClassVar = dict.fromkeys(
@@ -162,8 +162,8 @@ class ClientSkillRequest(RequestModel):
     location: str = Field("", max_length=2000)
 
 
-# Refuse probabilities for other requests: they are not stored, so only a waiting request can get
-# them.
+# The warning for requests that do not wait for the whole answer. They get no probabilities, since
+# these are not stored.
 NO_LOGPROBS = dict.fromkeys(
     ("return_logprobs", "top_logprobs"),
     "Only whole answers have probabilities. Send the request without streaming.",
