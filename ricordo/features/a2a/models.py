@@ -24,7 +24,7 @@ class A2aPart(ForeignPart):
 
     @property
     def part(self) -> Part | None:
-        """The part for the agent, or None if it is empty. Raises Unsupported for other files."""
+        """The part for the agent; None if it is empty. Unsupported is raised for other files."""
         if self.raw or self.url:
             if self.media_type not in PICTURE_TYPES:
                 raise Unsupported(
@@ -46,7 +46,7 @@ class A2aMessage(ForeignPart):
 
     @property
     def content(self) -> tuple[Part, ...]:
-        """The parts that are not empty. Raises Unsupported."""
+        """The parts that are not empty. Unsupported is raised for a file that is no picture."""
         parts = (part.part for part in self.parts or ())
         return tuple(part for part in parts if part is not None)
 

@@ -134,7 +134,10 @@ def _otid(message: A2aMessage) -> str:
 
 
 def _approval(message: A2aMessage, waiting: Message) -> Approval:
-    """Return the decision about all waiting calls. Any answer but a clear yes denies them."""
+    """Return the decision about all waiting calls: the message's JSON data, or else its text.
+
+    Any text but a clear yes denies the calls.
+    """
     texts = [part.text.strip() for part in message.content if isinstance(part, TextPart)]
     data = [part.data for part in message.parts or () if isinstance(part.data, dict)]
     is_yes = len(texts) == 1 and texts[0].rstrip(".!").lower() in _YES

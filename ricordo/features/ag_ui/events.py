@@ -39,12 +39,12 @@ class EventEncoder:
         self._answered = answered
 
     def encode(self, event: Event) -> Iterator[Json]:
-        """Yield the events of AG-UI for an event of the turn, except for its end.
+        """Yield the events of AG-UI for an event of the turn.
 
-        The last event comes from `end`.
+        The last event of the run comes from `end`.
 
         Args:
-            event: The next event of the turn, in order; text arrives in pieces.
+            event: The next event of the turn.
         """
         for part in self._parts.read(event):
             yield from self._events_of(part)

@@ -35,7 +35,7 @@ async def run_agent(context: RequestContext, agent_id: str, body: RunAgentReques
         context.runtime, context.scope, agent_id, body.thread_id
     )
     request = await turn_of(context, conversation, body)
-    # The memory is read before the turn starts, so that each of its changes is sent as one.
+    # Read the memory before the turn starts, so that every change by the turn is sent as a change.
     memory = MemoryDocument(context, conversation.agent_id, conversation.id)
     state = await _first_state(memory, body)
     turn = await run_turn(context.runtime, request) if request else None

@@ -27,7 +27,8 @@ PREFIX = "open-webui:"
 async def acting(context: RequestContext) -> RequestContext:
     """If the request names an Open WebUI user, return the call on that user's behalf.
 
-    The headers count only if the key may act for users.
+    The headers count only if the key may act for users, and if the request has no header
+    `x-ricordo-user`.
 
     Args:
         context: The call. Its request gets the user's scope for the audit log.
@@ -38,6 +39,8 @@ async def acting(context: RequestContext) -> RequestContext:
 
     Raises:
         Forbidden: The headers are not signed as the settings require, or the user is disabled.
+        Invalid: No user can have this identifier.
+        Collision: The identifier looks like another user's.
     """
     if not context.scope.may(IMPERSONATE) or USER_HEADER.decode() in context.request.headers:
         return context

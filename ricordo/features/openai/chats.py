@@ -2,13 +2,15 @@
 
 Such a client sends its whole chat each time. For each run that answers it, two digests of the chat
 are recorded. The exact one covers all messages. The loose one, for clients that name their chats,
-covers only the user's messages, since clients change how answers look. The next request continues
-the conversation that is recorded for the longest known part of its chat. A part is known by its
-exact digest, or because the shown answers are the agent's. If that conversation has newer messages,
-for example after an edit or "regenerate", it is forked. So if a person edited or deleted an answer,
-everything after it counts as new. Both digests are stored in the transaction that ends the run. The
-loose digest of a new chat is stored when its run starts. Nothing else leads to the conversation
-before the run ends.
+covers only the user's messages, since clients change how answers look.
+
+The next request continues the conversation that is recorded for the longest known beginning of its
+chat. A beginning is known by its exact digest, or because the shown answers are the agent's. So if
+a person edited or deleted an answer, everything from there on counts as new. If the conversation
+has newer messages, for example after an edit or "regenerate", it is forked.
+
+Both digests are stored in the transaction that ends the run. For a new chat, the loose digest is
+stored already when its run starts, since nothing else leads to the conversation until the run ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +77,7 @@ class ClientChat:
         return self.messages[-1].role == "tool"
 
     def new_from(self) -> int:
-        """Return the index of the first message in the last series with the same role."""
+        """Return the index at which the last series of messages with one role begins."""
         index = len(self.messages)
         while index and self.messages[index - 1].role == self.messages[-1].role:
             index -= 1
@@ -84,10 +86,11 @@ class ClientChat:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The conversation that continues a chat, and the index of its new messages.
+    """The conversation that continues a chat, and the index of the chat's first new message.
 
-    `shown` is the part of a stopped answer that the client shows but the conversation lacks. If the
-    new messages contain answers, `own_answers` has the keys of the agent's answers in this chat.
+    `is_begun` is false if the conversation is new. `shown` is the part of a stopped answer that the
+    client shows but the conversation lacks. If the new messages contain answers, `own_answers` has
+    the keys of the agent's answers in this chat.
     """
 
     conversation_id: str
@@ -333,7 +336,7 @@ async def _last_answered(
 def _answered_beginning(
     tx: Transaction, chat: ClientChat, states: Sequence[_State], indexes: Sequence[int]
 ) -> _Beginning | None:
-    """Return the longest beginning that equals the record, else one with equal answers."""
+    """Return the longest beginning that is recorded, exactly or with the same answers."""
 
     def keys_of(index: int) -> list[str]:
         state = states[index]

@@ -142,7 +142,7 @@ class ChatRequest(LenientRequest):
     def answer_format(self) -> Json | None:
         """Return the required form of the answer; None for any text.
 
-        Raises Invalid for an unknown form.
+        Raises Invalid for an unknown form or a schema that is too long.
         """
         schema = answer_schema(self.response_format)
         if schema is not None and len(orjson.dumps(schema)) > _LONGEST_SCHEMA:
@@ -157,7 +157,7 @@ class ChatRequest(LenientRequest):
     def wanted_tools(self) -> frozenset[str]:
         """Return the tools of which the agent must call one; empty if no call is required.
 
-        Raises Invalid.
+        Raises Invalid if the choice is malformed or names a tool that the request lacks.
         """
         choice = self.tool_choice
         offered = frozenset(tool.function.name for tool in self.tools or ())
@@ -278,7 +278,10 @@ class ResponsesRequest(LenientRequest):
     metadata: dict[str, Any] | None = None
 
     def as_chat(self) -> ChatRequest:
-        """Return the request as a chat, with the instructions as its first message."""
+        """Return the request as a chat, with the instructions as its first message.
+
+        Raises Invalid if it has neither instructions nor a message.
+        """
         messages = []
         if self.instructions:
             messages.append(ChatMessage(role="system", content=self.instructions))

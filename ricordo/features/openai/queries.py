@@ -66,7 +66,8 @@ class UnknownModel(NotFound):
 class AnsweredState:
     """The run that answered a state of a chat.
 
-    `open_conversation_id` is the run's conversation if it has no later run. `is_whole` is true if
+    `open_conversation_id` is the run's conversation if the chat can simply continue in it: no later
+    run ended there, no call waits for approval, and its window has messages. `is_whole` is true if
     the run ended by itself, so that every shown text is stored.
     """
 

@@ -35,7 +35,7 @@ _NOTICE = (
     "This chat is temporary: nothing that is said in it is kept, and you have no tools in it. Do "
     "not promise to remember anything."
 )
-# The answer has at least this share of the window.
+# One of this many equal parts of the window is left for the answer.
 _ANSWER_SHARE = 4
 
 

@@ -59,10 +59,10 @@ class ChatTurn:
     request: TurnRequest
 
     async def note(self, reader: AnswerReader) -> None:
-        """Record the state of the chat that was read, if the client stores it.
+        """Record the run that answers the chat, if the client stores the chat.
 
         Args:
-            reader: The reader of the turn's answer, after its end.
+            reader: The reader of the turn's answer, when the run has started or ended.
         """
         if self.notes:
             await self.notes.read(reader)
@@ -195,7 +195,7 @@ def _with_label(message: NewMessage, labels: Mapping[str, str]) -> NewMessage:
 def _as_client_shows(context: RequestContext, text: str) -> NewMessage:
     """Return an answer that the client shows but the agent did not give.
 
-    Its sender marks it as such.
+    The caller's user as the sender distinguishes it from the agent's answers.
     """
     return NewMessage("assistant", (TextPart(text),), sender_id=context.scope.user_id)
 

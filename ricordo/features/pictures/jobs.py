@@ -173,8 +173,8 @@ async def _run_tesseract(runtime: Runtime, shown: ImagePart, job: Job) -> _Readi
 async def _model_of(runtime: Runtime, message: Message, job: Job) -> ChatModel | None:
     """Return the model of the message's agent.
 
-    It is None if the agent was deleted, if the model may not see the message, or if the budget is
-    spent. Then the job is postponed.
+    It is None if the agent or the model does not exist, or if the model may not see the message. It
+    is also None if the budget is spent; then the job is postponed.
     """
     scope = Scope(message.organization_id)
     try:
@@ -237,9 +237,7 @@ async def _ask(runtime: Runtime, model: ChatModel, shown: Message, job: Job) -> 
 
 
 def tidy(text: str) -> str:
-    """Return the text without hidden characters and blank lines, cut to the longest length.
-
-    The longest length is 4,000 characters.
+    """Return the text without hidden characters and blank lines, cut to `MOST_CHARACTERS`.
 
     Args:
         text: The text that a program or a model read from a picture, which is untrusted.

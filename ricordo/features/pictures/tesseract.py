@@ -27,7 +27,7 @@ _LIMITS = SandboxLimits(
 
 
 def find_program() -> str | None:
-    """Return the path of the installed tesseract."""
+    """Return the path of the program tesseract; None if it is not installed."""
     return shutil.which("tesseract")
 
 
