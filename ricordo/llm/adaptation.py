@@ -58,7 +58,7 @@ class LearnedModel:
     def window(self) -> int | None:
         """Return the context window that refusals proved.
 
-        Returns None if they proved no window smaller than the reported one.
+        Returns None if they proved none, or if the server reports another window since then.
         """
         learned = self.dialect
         if learned.told_window == self.info.context_window:
@@ -267,7 +267,10 @@ class Adaptation:
     def _try_first(
         self, forms: Iterable[LearnedDialect], request: ModelRequest, *, is_guess: bool
     ) -> bool:
-        """Take the first form that changes the request."""
+        """Take the first form that changes the request.
+
+        Returns False if there is none, or if the call has used up its tries.
+        """
         if self._tries >= MOST_LESSONS:
             return False
         body = self.build(request, self.learned)

@@ -262,7 +262,7 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         self._pools: OrderedDict[tuple[str, str], _Pool] = OrderedDict()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request to one of the host's addresses, all of which are public."""
+        """Send the request to one of the host's addresses, all of which must be allowed."""
         url = request.url
         if url.scheme not in _PORTS:
             raise httpx2.UnsupportedProtocol(

@@ -46,7 +46,7 @@ class BoundReached(ModelError):
 class BoundedClient(httpx2.AsyncClient):
     """A client that limits the unzipped bytes and the time of each answer.
 
-    An error's body is cut at its limit; any other answer raises BoundReached.
+    The body of an error is cut at its limit. Any other answer beyond a limit raises BoundReached.
     """
 
     async def send(

@@ -118,7 +118,7 @@ def answer_fault(reply: ModelReply, request: ModelRequest) -> Fault | None:
 def _schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the schema of the answer.
 
-    Returns None if no schema is required, or if only one provider knows the format.
+    Returns None if no schema is required, or if the format is one that only its provider knows.
     """
     try:
         return answer_schema(response_format)

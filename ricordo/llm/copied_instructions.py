@@ -19,7 +19,7 @@ _AROUND = " \t\n\"'`*_.,:;!-–—“”„«»‘’()[]<>"
 def copies_instructions(text: str, request: ModelRequest) -> bool:
     """Return whether the text is a literal piece of Ricordo's own instructions in this request.
 
-    The reply may repeat a person's instructions, and any text in the last user message.
+    Instructions that a person wrote do not count, nor does text that the last user message repeats.
     """
     answer = _plain(text) if len(text) <= 2 * LONGEST else ""
     if not SHORTEST <= len(answer) <= LONGEST:

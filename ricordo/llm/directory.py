@@ -32,9 +32,10 @@ _log = logging.getLogger(__name__)
 
 
 class ListCache:
-    """A provider's list of models, requested at most every five minutes.
+    """A provider's list of models, requested again after five minutes.
 
-    `listed` is None if the last request failed.
+    After a failure it is requested again after half a minute. `listed` is None before the first
+    request and after a failed one.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -125,7 +126,7 @@ class ModelDirectory:
         return [cache.listed for cache in self._lists.values() if cache.listed]
 
     async def ask(self, provider: Provider) -> ModelList | None:
-        """Return the provider's list, requested at most every five minutes.
+        """Return the provider's list, requested again if the cached one is old.
 
         Returns None after a failure.
         """
@@ -136,7 +137,10 @@ class ModelDirectory:
         return [listed for listed in lists if listed]
 
     async def find_local(self, handle: str | None = None) -> tuple[ModelInfo, ...]:
-        """Search this machine for servers not found yet: for all, or for the handle's server."""
+        """Search this machine for servers not found yet: for all, or for the handle's server.
+
+        Returns the chat models of all servers found on this machine so far.
+        """
         if handle is None:
             provider_name = None
         else:
@@ -189,9 +193,8 @@ class Registry(Generic[Model]):
     def get(self, handle: str) -> Model:
         """Return the model with this handle, without a request.
 
-        A model of a local server may be down.
-
-        Raises NotFound for an unknown provider.
+        If it is a model of a local server, that server may be down. Raises NotFound for an unknown
+        provider.
         """
         model = self._added.get(handle) or self._built.get(handle)
         if model is None:

@@ -72,7 +72,7 @@ class Exchange:
         return {name: _without_pictures(field) for name, field in body.items()}
 
     def response(self) -> Json | None:
-        """Return the answer's JSON; None if there was no answer.
+        """Return the answer's JSON; None if there was no answer in JSON.
 
         A stream of chat completions becomes one completion; another stream becomes its events.
         """
@@ -88,7 +88,7 @@ class Exchange:
 
 
 EXCHANGE: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
-"""The exchange that keeps this task's calls to a model."""
+"""The exchange that records this task's calls to a model, of which it keeps the last."""
 
 
 def _events(body: bytes) -> Iterator[Any]:

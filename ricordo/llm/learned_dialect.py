@@ -193,7 +193,7 @@ _LEAST_CLIP = 1_000  # tokens: no server has a smaller window
 
 @dataclass(slots=True)
 class LearnedDialects:
-    """The lessons of a server, by provider, address and model.
+    """The lessons that this server has learned, by `Key`.
 
     `now` gives seconds since 1970.
     """
@@ -215,7 +215,7 @@ class LearnedDialects:
         self.read(folder)
 
     def read(self, folder: Path) -> None:
-        """Add the lessons that another server stores in this folder.
+        """Add the lessons that this server or another one has stored in this folder.
 
         Args:
             folder: The data folder. If its file is unreadable, nothing is added and a warning is

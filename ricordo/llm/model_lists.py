@@ -195,6 +195,8 @@ def models_in(content: bytes, provider: Provider) -> ModelList:
 def known_window(model: str) -> int:
     """Return the context window of a model by the beginning of its name, in tokens.
 
+    An unknown name gets `DEFAULT_CONTEXT_WINDOW`.
+
     Args:
         model: The name of the model. The part before its last "/" is ignored.
     """

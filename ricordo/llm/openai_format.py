@@ -112,7 +112,8 @@ def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
         schema: The JSON schema of a tool's parameters, or of a part of them.
 
     Returns:
-        A new schema; None if an object has optional or free fields, which strict mode refuses.
+        A new schema. None if an object has optional or free fields, which strict mode refuses, or
+        if the schema has a keyword such as `anyOf` or `$ref`.
     """
     closed = dict(schema)
     kind = schema.get("type")

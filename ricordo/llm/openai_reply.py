@@ -471,7 +471,7 @@ def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
 def _index(index: Any) -> int | None:
     """Return the index of a call's piece.
 
-    Returns None if it is not a number.
+    Returns None if it is not a whole number.
     """
     if isinstance(index, str) and index.isdecimal() and len(index) < _MOST_DIGITS:
         return int(index)

@@ -1,6 +1,6 @@
 """The policy for calls to models: errors, retries and waits.
 
-Both adapters follow it.
+All adapters follow it.
 """
 
 import asyncio
@@ -107,7 +107,8 @@ class CallPolicy:
     def wait(self, attempt: int, error: ModelError) -> float:
         """Return the seconds before the next attempt.
 
-        It is the wait that the provider asked for, or twice the previous wait.
+        It is the wait that the provider asked for, or a random time that doubles on average with
+        each attempt. It is at most `LONGEST_WAIT`.
 
         Args:
             attempt: The number of the failed attempt, counted from 0.

@@ -127,7 +127,8 @@ class ProviderRow:
 
     `key` and `url` name the settings that configure it. `type_when_added` is the type that an
     organization names to add the provider. "" means the provider's name. With None, organizations
-    cannot add the provider.
+    cannot add the provider. `local` is the server that is searched for on this machine. `is_server`
+    marks another self-hosted server, for which no search is made.
     """
 
     name: str
@@ -281,7 +282,9 @@ def address_of(name: str) -> str:
 
 
 def variables_of(provider: Provider) -> str:
-    """Return the variable that configures this provider; for a plugin's provider, its name.
+    """Return the variable that configures this provider, as the subject of a sentence.
+
+    A plugin's provider has no variable, so its name is returned after "The provider".
 
     Args:
         provider: A provider of the settings or of a plugin.
@@ -294,9 +297,9 @@ def variables_of(provider: Provider) -> str:
 
 
 def what_to_set(name: str) -> str:
-    """Return a sentence with the settings that this provider still needs.
+    """Return a sentence with the settings that configure this provider.
 
-    It is empty for an unknown provider.
+    It is empty for an unknown provider, and for one that only organizations can add.
 
     Args:
         name: The name of a provider.

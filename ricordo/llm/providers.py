@@ -1,7 +1,8 @@
 """Calls of all other providers by pydantic-ai's direct interface.
 
-These are Anthropic, Google AI, Bedrock and OpenAI's responses. The module is imported at a model's
-first call, since the library takes a second. The library's retries are off, since ours apply.
+These are Anthropic, Google AI, Vertex AI, Bedrock and OpenAI's responses. The module is imported at
+a model's first call, since the library takes a second. The library's retries are off, since ours
+apply.
 """
 
 import re
@@ -316,7 +317,7 @@ class _ChunkReader:
         )  # parts of reasoning without an id, whose signature is passed on
 
     def read(self, event: Any) -> Chunk | None:
-        """Return the event as a chunk; None for an event without text."""
+        """Return the event as a chunk; None for an event that adds nothing."""
         if (delta := getattr(event, "delta", None)) is None:
             if event.event_kind != "part_start":
                 return None

@@ -1,7 +1,8 @@
 """Read a model's refusal: is it about fields, roles, streaming, budgets or length? Pure.
 
 Known phrases are searched first, in several languages. If none is found, simpler and simpler forms
-of the request are tried. Its size then decides whether it was too long.
+of the request are tried. If all are refused, the size of the request decides whether it was too
+long.
 """
 
 import re

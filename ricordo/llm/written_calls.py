@@ -512,7 +512,7 @@ class _MarkedReader(_Reader):
 class _BareReader(_Reader):
     """Reads the calls of a text without marks.
 
-    The calls are the whole text, or its beginning or end.
+    The calls are the whole text, its beginning or end, separate lines, or in an unknown wrapper.
     """
 
     def read(self) -> Reading:

@@ -108,7 +108,7 @@ def _best_first(provider: Provider, listed: ModelList | None) -> list[str]:
     if listed is None:
         return list(preferred) if is_hosted else []
     if provider.name == "azure" and provider.api_version is None:
-        # this version of its API lists deployments that are possible, not those that exist
+        # This version of Azure's API lists models that could be deployed, not the deployments.
         return []
     able = [model for model in listed.chat if model.calls_tools is not False]
     best = [model for name in preferred for model in able if undated(model.name) == name]

@@ -1,6 +1,6 @@
 """All usable chat and embedding models, by handle, `provider/name`.
 
-Only configured providers are called.
+Only configured providers and model servers on this machine are called.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Embedders(Registry[Embedder]):
     async def list(self) -> list[EmbeddingInfo]:
         """Return all embedding models.
 
-        Added models come first. The providers' lists are requested at most every five minutes.
+        Added models come first. A provider's list is requested again after five minutes.
         """
         added = [embedder.info for embedder in self._added.values()]
         listed = await self._directory.ask_all()
@@ -213,7 +213,10 @@ class Models(Registry[ChatModel]):
         return model or info_of(provider, name)
 
     async def list(self) -> list[ModelInfo]:
-        """Return all models: added ones, then the providers', asked at most every five minutes."""
+        """Return all models: added ones, then those of the providers.
+
+        A provider's list is requested again after five minutes.
+        """
         added = [model.info for model in self._added.values()]
         return added + [info for listed in await self._directory.ask_all() for info in listed.chat]
 
@@ -331,7 +334,7 @@ class Models(Registry[ChatModel]):
         await self._connections.close()
 
     def has_default(self) -> bool:
-        """Return whether the model of `default_handle` is usable."""
+        """Return whether the default model was added, or its provider is known."""
         try:
             self.get(self.default_handle())
         except NotFound:

@@ -73,7 +73,8 @@ class _OrganizationConnections:
 class OrganizationProviders:
     """The providers of all organizations.
 
-    Lists are fresh for `fresh_for` seconds. Addresses must be public, except with `allow_private`.
+    They are read again from the store after `fresh_for` seconds. Addresses must be public, except
+    with `allow_private`.
     """
 
     def __init__(
@@ -257,7 +258,7 @@ class OrganizationProviders:
             organization.read_at = -math.inf
 
     async def listed(self, provider: _CachedProvider) -> tuple[ModelInfo, ...] | None:
-        """Return the provider's chat models, requested at most every five minutes.
+        """Return the provider's chat models, requested again if the cached list is old.
 
         Args:
             provider: A provider of the last reading.
@@ -280,6 +281,7 @@ class OrganizationProviders:
 
         Raises:
             ModelError: The provider was removed, or the call failed. Its message quotes no key.
+            Unavailable: The stored key cannot be decrypted.
         """
         models = await self.of(organization_id)
         if (match := models.find(info.handle)) is None:
@@ -318,7 +320,10 @@ class OrganizationModel:
 
 @dataclass(frozen=True, slots=True)
 class OrganizationModels:
-    """The models of one organization: from its providers first, then from the settings."""
+    """The models of one organization: those of its providers, and those of the settings.
+
+    If two providers have the same name, the organization's provider takes precedence.
+    """
 
     _providers: OrganizationProviders
     _base: Models
