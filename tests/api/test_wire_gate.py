@@ -30,14 +30,13 @@ from ricordo.features.files.folders.models import FolderRequest
 from ricordo.features.identity.accounts.identities import IdentityUpdate
 from ricordo.llm.scripted import call
 from ricordo.settings import ProviderSettings, Settings
-from tests.api.conftest import Api, api, client, http, running_client, running_http, server
+from tests.api.conftest import Api
 from tests.api.test_openapi import operations, routes_of_the_client
 from tests.behaviour.test_youlab_endpoints import ENDPOINTS
 from tests.seams.http import ok
 from tests.seams.mcp import mcp_server, notes
 from tests.seams.server import MODEL
 
-__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "develop" / "compatibility.md"
 OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"

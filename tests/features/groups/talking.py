@@ -13,30 +13,9 @@ from ricordo.domain.scope import Scope
 from ricordo.features.groups import queries
 from ricordo.features.groups.records import Group
 from ricordo.llm.scripted import Line
-from tests.api.conftest import (
-    Api,
-    agent,
-    api,
-    client,
-    http,
-    running_client,
-    running_http,
-    running_server,
-    server,
-)
+from tests.api.conftest import Api
 from tests.seams.server import LIMIT, MODEL
 
-__all__ = [
-    "Api",
-    "agent",
-    "api",
-    "client",
-    "http",
-    "running_client",
-    "running_http",
-    "running_server",
-    "server",
-]
 _NUMBERS = count(1)
 _SPEAKER = re.compile(r"You are (.+?) in a group chat")
 

@@ -7,8 +7,8 @@ import pytest
 from ricordo.domain.model import ModelRequest
 from ricordo.features.groups.talk_plan import Speaker, named_member, next_in_order
 from ricordo.llm.scripted import Line
+from tests.api.conftest import Api
 from tests.features.groups.talking import (
-    Api,
     aloud,
     group_messages,
     names_of,

@@ -6,8 +6,8 @@ import pytest
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
+from tests.api.conftest import Api
 from tests.features.groups.talking import (
-    Api,
     group_messages,
     names_of,
     new_agent,

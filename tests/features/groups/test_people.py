@@ -5,15 +5,8 @@ from typing import Any
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.talking import (
-    Api,
-    aloud,
-    new_agent,
-    new_group,
-    panel,
-    speaker_of,
-    wait_for,
-)
+from tests.api.conftest import Api
+from tests.features.groups.talking import aloud, new_agent, new_group, panel, speaker_of, wait_for
 from tests.seams.server import serving
 
 

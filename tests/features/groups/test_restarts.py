@@ -10,7 +10,8 @@ import pytest
 from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
 from ricordo.features.groups import talk_resume
-from tests.features.groups.talking import Api, group_messages, panel, speaker_of, wait_for
+from tests.api.conftest import Api
+from tests.features.groups.talking import group_messages, panel, speaker_of, wait_for
 from tests.features.groups.test_pauses import gated_once, paused, result
 from tests.seams.server import Gate, serving
 

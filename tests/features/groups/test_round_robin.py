@@ -2,8 +2,8 @@
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line
+from tests.api.conftest import Api
 from tests.features.groups.talking import (
-    Api,
     aloud,
     group_messages,
     names_of,

@@ -9,7 +9,8 @@ from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.talking import Api, aloud, group_messages, new_agent, new_group, say
+from tests.api.conftest import Api
+from tests.features.groups.talking import aloud, group_messages, new_agent, new_group, say
 
 ASK = "send_message_to_all_agents_in_group"
 

@@ -12,8 +12,8 @@ from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line
 from ricordo.storage import runs
+from tests.api.conftest import Api
 from tests.features.groups.talking import (
-    Api,
     group_messages,
     names_of,
     new_agent,

@@ -7,11 +7,9 @@ import pytest
 from letta_client import NotFoundError
 
 from ricordo.domain.ids import new_id
-from tests.api.conftest import Api, api, client, http, running_client, running_http, server
+from tests.api.conftest import Api
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL
-
-__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 
 
 def test_tags_of_agents_and_blocks_are_listed_alphabetically(api: Api) -> None:

@@ -18,7 +18,7 @@ from ricordo.features.automation.batches import service
 from ricordo.features.automation.batches.queries import batch_items
 from ricordo.storage.schema.core_tables import api_keys
 from ricordo.storage.schema.core_tables import jobs as job_rows
-from tests.features.automation.batches.conftest import Api
+from tests.api.conftest import Api
 from tests.features.automation.schedules.conftest import wait_for
 from tests.features.automation.schedules.test_sending import new_agent, sent_otids
 from tests.seams.http import ok, refused

@@ -12,32 +12,10 @@ from ricordo.features.automation.schedules.queries import schedules
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs as job_rows
-from tests.api.conftest import (
-    Api,
-    agent,
-    api,
-    client,
-    http,
-    running_client,
-    running_http,
-    running_server,
-    server,
-)
 from tests.seams.jobs import quick_jobs
 from tests.seams.server import LIMIT, ServerInThread
 
-__all__ = [
-    "Api",
-    "agent",
-    "api",
-    "client",
-    "http",
-    "quick_jobs",
-    "running_client",
-    "running_http",
-    "running_server",
-    "server",
-]
+__all__ = ["quick_jobs"]
 
 
 def make_due(server: ServerInThread, id: str, *, ago: float = 0) -> int:

@@ -9,7 +9,7 @@ import pytest
 from letta_client import BadRequestError, ConflictError, NotFoundError
 
 from ricordo.features.automation.schedules import service
-from tests.features.automation.schedules.conftest import Api
+from tests.api.conftest import Api
 from tests.features.automation.schedules.test_sending import HOURLY, new_agent, plan
 from tests.features.web.pages.test_home import visitor
 from tests.seams.http import ok, refused

@@ -22,7 +22,8 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.schema.core_tables import api_keys
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from ricordo.storage.schema.core_tables import users as user_rows
-from tests.features.automation.schedules.conftest import Api, jobs_of, make_due, wait_for
+from tests.api.conftest import Api
+from tests.features.automation.schedules.conftest import jobs_of, make_due, wait_for
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, StrictLetta, serving
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK, ServerProcess

@@ -7,29 +7,10 @@ import pytest
 from ricordo.features.custom_tools.run_code import tools
 from ricordo.llm.scripted import call
 from ricordo.sandbox.slots import Slots
-from tests.features.custom_tools.source.conftest import (
-    Api,
-    api,
-    client,
-    http,
-    running_client,
-    running_http,
-    running_server,
-    server,
-)
+from tests.api.conftest import Api
 from tests.seams.server import MODEL
 from tests.support.sandboxes import bubblewrap
 
-__all__ = [
-    "Api",
-    "api",
-    "client",
-    "http",
-    "running_client",
-    "running_http",
-    "running_server",
-    "server",
-]
 DOUBLE = (
     'def double(number: int, again: bool = False) -> dict:\n    """Double."""\n    return '
     '{"number": number * 2}'

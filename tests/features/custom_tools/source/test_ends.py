@@ -11,7 +11,7 @@ import pytest
 
 from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import INTERRUPTED
-from tests.features.custom_tools.source.conftest import Api
+from tests.api.conftest import Api
 from tests.seams.server import MODEL
 from tests.support.attacked_server import LIMIT, AttackedServer, attacked_server
 from tests.support.model_server import completion, tool_call

@@ -26,7 +26,7 @@ from ricordo.features.custom_tools.source.environments import texts_of
 from ricordo.llm.scripted import call
 from ricordo.settings import Settings
 from ricordo.storage.engine.work_folders import FOLDER, PACKAGES
-from tests.features.custom_tools.source.conftest import Api
+from tests.api.conftest import Api
 from tests.seams.server import MODEL
 from tests.support.attacked_server import attacked_server
 from tests.support.ready import Helper

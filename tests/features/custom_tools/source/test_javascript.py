@@ -10,7 +10,7 @@ from ricordo.errors import Unavailable
 from ricordo.features.custom_tools.source import javascript
 from ricordo.features.custom_tools.source.javascript import javascript_call
 from ricordo.llm.scripted import call
-from tests.features.custom_tools.source.conftest import Api
+from tests.api.conftest import Api
 from tests.features.custom_tools.source.test_tools import trial
 from tests.seams.http import refused
 from tests.seams.server import MODEL

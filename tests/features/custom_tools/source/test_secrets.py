@@ -10,7 +10,7 @@ import pytest
 
 from ricordo.features.custom_tools.source.vault import SecretMask
 from ricordo.llm.scripted import call
-from tests.features.custom_tools.source.conftest import Api
+from tests.api.conftest import Api
 from tests.seams.server import MODEL
 
 TOKEN, OTHER = "tok-9f8e7d6c5b4a", 'p@ss: "wörd"\\n<1>'

@@ -6,7 +6,7 @@ bounded.
 
 import pytest
 
-from tests.features.custom_tools.source.conftest import Api
+from tests.api.conftest import Api
 from tests.seams.server import MODEL, serving
 from tests.seams.stores import count_statements
 

@@ -7,7 +7,7 @@ import pytest
 
 from ricordo.features.custom_tools.source.source import needs_of
 from ricordo.llm.scripted import call
-from tests.features.custom_tools.source.conftest import Api
+from tests.api.conftest import Api
 from tests.seams.server import MODEL
 
 READS_STATE = '''

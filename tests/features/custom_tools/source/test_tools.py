@@ -13,7 +13,7 @@ from ricordo.features.custom_tools.source.runner import call_of
 from ricordo.features.custom_tools.source.surroundings import Caller
 from ricordo.llm.scripted import call
 from ricordo.storage import agents, tools
-from tests.features.custom_tools.source.conftest import Api
+from tests.api.conftest import Api
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ricordo.llm.scripted import call
-from tests.features.custom_tools.source.conftest import Api
+from tests.api.conftest import Api
 from tests.features.custom_tools.source.test_secrets import everything
 from tests.seams.http import Wire, ok
 from tests.seams.people import OPERATOR, World

@@ -10,29 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from ricordo.llm.scripted import call
-from tests.features.custom_tools.source.conftest import (
-    Api,
-    api,
-    client,
-    http,
-    running_client,
-    running_http,
-    running_server,
-    server,
-)
+from tests.api.conftest import Api
 from tests.seams.server import MODEL
 from tests.support.sandboxes import bubblewrap
 
-__all__ = [
-    "Api",
-    "api",
-    "client",
-    "http",
-    "running_client",
-    "running_http",
-    "running_server",
-    "server",
-]
 FOUND = {
     "title": "Bees",
     "url": "https://bees.example",

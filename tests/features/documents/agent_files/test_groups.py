@@ -6,19 +6,10 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api
-from tests.features.documents.agent_files.test_round_trip import (
-    api,
-    client,
-    export,
-    http,
-    running_client,
-    running_http,
-    server,
-)
+from tests.features.documents.agent_files.test_round_trip import export
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL
 
-__all__ = ["api", "client", "http", "running_client", "running_http", "server"]
 KINDS = {
     "supervisor": {},
     "dynamic": {"max_turns": 3, "termination_token": "OVER"},

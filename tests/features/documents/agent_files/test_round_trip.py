@@ -10,11 +10,9 @@ from letta_client import BadRequestError, NotFoundError
 
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.llm.scripted import call
-from tests.api.conftest import Api, api, client, http, running_client, running_http, server
+from tests.api.conftest import Api
 from tests.seams.http import Wire, ok, refused
 from tests.seams.server import MODEL
-
-__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 
 ADD = '''
 def add_up(one: int, two: int) -> int:

@@ -22,13 +22,11 @@ from pydantic import AfterValidator, ValidationInfo, create_model
 from ricordo.features.documents.agent_files.mending import mend
 from ricordo.features.documents.agent_files.tolerance import ImportNotes, fitted
 from ricordo.storage.engine.store import SqlStore
-from tests.api.conftest import Api, api, client, http, running_client, running_http, server
+from tests.api.conftest import Api
 from tests.features.documents.agent_files.test_round_trip import comparable, export, make_agent
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL
 from tests.seams.stores import write_twice
-
-__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 
 CASES = Path(__file__).parent / "cases"
 NOTE = (

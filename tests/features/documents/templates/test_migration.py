@@ -14,14 +14,12 @@ from ricordo.errors import Conflict
 from ricordo.features.documents.templates import jobs as migration
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
-from tests.api.conftest import Api, api, client, http, running_client, running_http, server
+from tests.api.conftest import Api
 from tests.features.documents.agent_files.test_round_trip import ADD
 from tests.features.documents.templates.test_templates import make, save_and_migrate, values
 from tests.seams.http import ok
 from tests.seams.server import Gate
 from tests.seams.stores import killed_after
-
-__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 
 
 def change(api: Api, agent: str, label: str, **changes: Any) -> None:

@@ -12,13 +12,12 @@ from sqlalchemy import insert
 
 from ricordo.features.documents.templates import service
 from ricordo.storage.schema.core_tables import organizations
-from tests.api.conftest import Api, api, client, http, running_client, running_http, server
+from tests.api.conftest import Api
 from tests.features.documents.agent_files.test_round_trip import ADD, OTHERS
 from tests.seams.http import Wire, ok
 from tests.seams.people import OPERATOR, OTHER_ORGANIZATION, People
 from tests.seams.server import MODEL, serving
 
-__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 HUMAN = "My name is {{ name }}. {{other}}"
 
 

@@ -8,31 +8,11 @@ from sqlalchemy import select
 
 from ricordo.features.files.folders.tables import files
 from tests.agents.conftest import open_stage, stage
-from tests.api.conftest import (
-    Api,
-    api,
-    client,
-    http,
-    running_client,
-    running_http,
-    running_server,
-    server,
-)
+from tests.api.conftest import Api
 from tests.seams.server import LIMIT
 from tests.support.sandboxes import bubblewrap
 
-__all__ = [
-    "Api",
-    "api",
-    "client",
-    "http",
-    "open_stage",
-    "running_client",
-    "running_http",
-    "running_server",
-    "server",
-    "stage",
-]
+__all__ = ["open_stage", "stage"]
 ENDED = ("completed", "error")
 
 

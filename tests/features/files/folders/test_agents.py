@@ -15,7 +15,8 @@ from ricordo.features.files.folders.line_search import LineSearch
 from ricordo.features.files.folders.queries import PIECE, pieces_of_text
 from ricordo.features.files.folders.records import File, FilePiece
 from ricordo.llm.scripted import call
-from tests.features.files.folders.conftest import Api, put
+from tests.api.conftest import Api
+from tests.features.files.folders.conftest import put
 from tests.seams.http import ok
 from tests.seams.server import MODEL
 from tests.seams.stores import count_statements

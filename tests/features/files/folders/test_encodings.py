@@ -6,7 +6,8 @@ import pytest
 
 from ricordo.features.files.folders.encodings import guess, wide_encoding
 from ricordo.features.files.folders.texts import is_readable
-from tests.features.files.folders.conftest import Api, put
+from tests.api.conftest import Api
+from tests.features.files.folders.conftest import put
 
 GBK_CSV = b"\xd0\xd5\xc3\xfb,\xb3\xc7\xca\xd0\n\xcd\xf5\xb7\xbc,\xb1\xb1\xbe\xa9\n"
 # Words in each encoding's languages, as rows of a table or lines of a text contain them.

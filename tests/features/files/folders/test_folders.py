@@ -7,7 +7,8 @@ import pytest
 from letta_client import APIStatusError, ConflictError, NotFoundError
 
 from ricordo.features.files.folders import queries, routes
-from tests.features.files.folders.conftest import Api, put, read
+from tests.api.conftest import Api
+from tests.features.files.folders.conftest import put, read
 from tests.seams.http import ok
 
 

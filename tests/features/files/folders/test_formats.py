@@ -15,7 +15,8 @@ import pytest
 from pypdf import PdfWriter
 
 from ricordo.features.files.folders import program
-from tests.features.files.folders.conftest import Api, put, read
+from tests.api.conftest import Api
+from tests.features.files.folders.conftest import put, read
 
 
 def pdf(*pages: str, password: str = "") -> bytes:

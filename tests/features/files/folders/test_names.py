@@ -4,7 +4,8 @@ import unicodedata
 
 import pytest
 
-from tests.features.files.folders.conftest import Api, put
+from tests.api.conftest import Api
+from tests.features.files.folders.conftest import put
 from tests.seams.server import MODEL, call
 
 NAMES = [

@@ -27,12 +27,10 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from sqlalchemy import text
 
 from ricordo.llm.scripted import call
-from tests.api.conftest import Api, api, client, http, running_client, running_http, server
+from tests.api.conftest import Api
 from tests.seams.http import Wire, ok
 from tests.seams.mcp import HttpThread, mcp_server, notes
 from tests.seams.server import MODEL
-
-__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 
 
 class Accounts(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
