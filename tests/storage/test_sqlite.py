@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.search.index import insert_messages
 from ricordo.settings import Settings
 from ricordo.storage import agents, blocks, messages
+from ricordo.storage.engine import sqlite as sqlite_engine
 from ricordo.storage.engine.database import read_beside
-from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.engine.sqlite import SqliteStore, lock_file, open_sqlite
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages as messages_table
 from tests.seams import make
+from tests.seams.stores import LIMIT
 
 DATABASES = ("sqlite",)
 on_posix = pytest.mark.skipif(os.name != "posix", reason="file modes are a matter of POSIX")
@@ -83,6 +86,19 @@ async def test_a_second_server_on_the_folder_is_refused(store: SqliteStore, tmp_
     ):
         open_sqlite(path)
     assert await store.read(count_messages) == 0
+
+
+async def test_a_server_waits_for_a_lock_that_is_held_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ricordo doctor` holds the lock while it looks for missing writes."""
+    monkeypatch.setattr(sqlite_engine, "_CHECK_SECONDS", LIMIT)
+    path = tmp_path / "ricordo.db"
+    lock = lock_file(path)
+    release = threading.Timer(0.1, lock.release)
+    release.start()
+    await open_sqlite(path).close()
+    release.join()
 
 
 async def test_a_closed_folder_can_be_opened_again_with_its_data(

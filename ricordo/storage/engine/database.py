@@ -379,7 +379,7 @@ def _check_file(path: Path) -> DatabaseStatus:
     engine = sqlite.make_engine(path, "normal")
     try:
         sqlite.require_writable(path)
-        # The lock is held only for a moment; a server that starts meanwhile waits for it.
+        # The lock is held only for a moment, and a server that starts meanwhile waits for it.
         lock = sqlite.lock_file(path)
         try:
             file_mark.find_missing_writes(path)

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 READERS = 4
 _MARKED_AFTER = 1.0  # seconds
+# A server waits this long for a check of `ricordo doctor`, which holds the lock only for a moment.
+_CHECK_SECONDS = 1.0
 _ADVICE = "Check that its disk has room."
 
 
@@ -175,7 +177,7 @@ def open_sqlite(
     clock = clock or SystemClock()
     notice = file_mark.look_for_absent(path)
     make_private_file(path)
-    lock = lock_file(path)
+    lock = lock_file(path, seconds=_CHECK_SECONDS)
     try:
         notice = notice or file_mark.find_missing_writes(path)
         engine = make_engine(path, durability)
@@ -196,19 +198,20 @@ def open_sqlite(
     return store
 
 
-def lock_file(path: Path) -> FileLock:
+def lock_file(path: Path, *, seconds: float = 0) -> FileLock:
     """Take the lock for the one process that may use the database.
 
     `release` frees it.
 
     Args:
         path: The database's file; the lock is next to it.
+        seconds: Wait this long for another process to free the lock.
 
     Raises:
         Conflict: Another process has the lock.
     """
     # The lock is not bound to a thread, since `close` frees it from a worker thread.
-    lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False)
+    lock = FileLock(path.with_suffix(".lock"), timeout=seconds, mode=0o600, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
