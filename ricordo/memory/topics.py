@@ -1,7 +1,8 @@
-"""Topics that agents may have to leave out of memory; each topic is a list of words and phrases.
+"""Topics that agents may have to leave out of memory; each topic is a list of words.
 
 A rule names a topic if it is a topic's name, alone or after "topic:". A line is about a topic if it
-has one of the topic's words, in any inflection, or one of its phrases.
+has one of the topic's words. Most of them are beginnings, which stand for every word that begins
+so.
 """
 
 import re
@@ -9,6 +10,8 @@ from collections.abc import Mapping
 from functools import cache
 
 _WORD = re.compile(r"[^\W\d_]+")
+# A compound such as "left-wing", which is a word of its own besides its parts.
+_COMPOUND = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
 _PREFIX = re.compile(r"(?:topic|thema)\s*:\s*", re.IGNORECASE)
 # A word with * matches every word that begins with it. Other words match exactly.
 _WORDS: Mapping[str, str] = {
@@ -76,9 +79,9 @@ def is_about(line: str, topic: str) -> bool:
         topic: One of `TOPICS`.
     """
     whole, beginnings = _words_of(topic)
-    return any(
-        word in whole or word.startswith(beginnings) for word in _WORD.findall(line.casefold())
-    )
+    folded = line.casefold()
+    words = [*_WORD.findall(folded), *_COMPOUND.findall(folded)]
+    return any(word in whole or word.startswith(beginnings) for word in words)
 
 
 @cache

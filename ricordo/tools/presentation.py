@@ -288,10 +288,7 @@ def _without_nulls(content: Any, schema: Any, root: Mapping[str, Any], depth: in
 
 
 def _allows_null(schema: Any, root: Mapping[str, Any]) -> bool:
-    """Return whether the schema explicitly allows null.
-
-    A schema without a type does not.
-    """
+    """Return whether the schema allows null, as one without a type does."""
     if not isinstance(schema, Mapping) or schema.get("nullable") is True:
         return True
     return _fits(None, schema, root)
@@ -536,9 +533,10 @@ class _Fitting:
 
 
 def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return the target of a local reference; None outside the schema."""
+    """Return the target of a local reference, such as "#/$defs/Mode"; None if there is none."""
     target: Any = root
-    for step in reference.removeprefix("#").strip("/").split("/"):
+    path = reference.removeprefix("#").strip("/")
+    for step in path.split("/") if path else ():
         if isinstance(target, Mapping):
             target = target.get(step.replace("~1", "/").replace("~0", "~"))
         else:

@@ -8,7 +8,7 @@ from ricordo.memory.unwanted import Rules
 ABOUT = {
     "health": ("Has asthma.", "Was in hospital in May.", "Takes medication.", "Is depressed."),
     "religion": ("Goes to church on Sundays.", "Is a Muslim.", "Prays five times a day."),
-    "politics": ("Votes for the Greens.", "Ran in an election.", "Is a Democrat."),
+    "politics": ("Votes for the Greens.", "Ran in an election.", "Is a Democrat.", "Is left-wing."),
     "money": ("Earns little.", "Has debts.", "Her salary is 900 euros.", "Pays no taxes."),
     "relationships": ("Has a girlfriend.", "Is divorced.", "Her husband is a cook."),
     "sexuality": ("Is gay.", "Came out as bisexual."),

@@ -348,6 +348,21 @@ def test_null_is_kept_only_if_the_schema_allows_it(schema: dict[str, Any], has_n
     }
 
 
+def test_a_null_is_left_out_of_a_schema_that_refers_to_itself() -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "child": {"$ref": "#"}},
+        "required": ["name"],
+    }
+    given = {"name": "a", "child": {"name": "b", "child": None}}
+    one = ToolSchema("search", "Search.", parameters)
+    kept = orjson.loads(without_nulls(call(given), one).arguments)
+    assert kept == {"name": "a", "child": {"name": "b"}}
+    assert orjson.loads(without_nulls(call({"name": "a", "child": None}), one).arguments) == {
+        "name": "a"
+    }
+
+
 def test_each_part_of_a_schema_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The references multiply with each level: there are 3 ** 9 ways through this schema."""
     levels: dict[str, Any] = {
