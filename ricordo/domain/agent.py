@@ -124,7 +124,10 @@ class Agent:
 
     @property
     def memory_id(self) -> str:
-        """The agent that owns the users' copies of blocks: the main agent, or this agent."""
+        """The agent that owns the users' copies of blocks.
+
+        It is the agent on whose memory this agent works in the background, or this agent itself.
+        """
         return self.is_asleep_for or self.id
 
     @property
@@ -135,12 +138,12 @@ class Agent:
 
     @property
     def max_files_open(self) -> int:
-        """The number of files shown open in the prompt, chosen or by window size."""
+        """The most files that are open in the prompt, from the settings or by window size."""
         return int(self.settings.get("max_files_open") or self._file_limits[0])
 
     @property
     def file_char_limit(self) -> int:
-        """The characters shown of an open file, chosen or by window size."""
+        """The characters shown of an open file, from the settings or by window size."""
         return int(self.settings.get("per_file_view_window_char_limit") or self._file_limits[1])
 
     @property
@@ -178,12 +181,11 @@ class Conversation:
         user_id: The user whose memory it shows; None for shared memory only.
         summary: A title for people, not a summary of a compaction.
         prompt_key: Identifies the inputs of the stored system message (prompt/system_prompt.py).
-
         model: A handle that replaces the agent's model; `model_settings` has only differences, and
             `context_window` is in tokens.
         token_percent: The provider's token count in percent of our estimate; None if unknown.
-        forked_from: The conversation whose messages it shares, up to their `seq` `forked_seq`.
-        has_untold: The agent has not read about a rejection yet; the next turn reports it.
+        forked_from: The conversation whose messages it shares, up to the `seq` in `forked_seq`.
+        has_untold: An owner rejected a proposal of the agent; the next turn tells the agent.
         egress: The label of its egress policy (`domain/egress.py`).
     """
 

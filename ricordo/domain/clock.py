@@ -181,7 +181,7 @@ class Backoff:
             chance: Returns a number from 0 to 1, which chooses a factor in `spread`.
         """
         low, high = self.spread
-        steps = min(attempt - 1, 100)  # beyond that a float overflows
+        steps = min(attempt - 1, 100)  # with many hundreds the float would overflow
         wait = min(self.first * self.factor**steps, self.longest)
         return wait * (low + (high - low) * chance())
 

@@ -52,12 +52,12 @@ class Cron:
 
     @property
     def text(self) -> str:
-        """The expression in its stored form, which starts with its time zone."""
+        """The expression in its stored form; a time zone other than UTC stands in front."""
         fields = " ".join(self.fields)
         return fields if self.timezone == "UTC" else f"CRON_TZ={self.timezone} {fields}"
 
     def next_after(self, micros: int) -> int | None:
-        """Return the first time after this time, in microseconds, or None.
+        """Return the first time after this time, in microseconds; None if there is none.
 
         Raises Invalid for an unknown time zone.
         """

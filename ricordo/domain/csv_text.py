@@ -12,8 +12,8 @@ _DELIMITERS = ",;\t"
 def csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
     r"""Yield each row with the number of its last line; rows may be empty.
 
-    The delimiter is the most frequent one in the first line with text. Raises Invalid for a text
-    that is not CSV.
+    The delimiter is the most frequent one in the first line that is not empty. Raises Invalid for a
+    text that is not CSV.
 
     >>> list(csv_rows("name;email\r\nAda, the first; ada@example.org"))
     [(1, ['name', 'email']), (2, ['Ada, the first', 'ada@example.org'])]

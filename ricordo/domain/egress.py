@@ -413,7 +413,8 @@ class Clearance:
             repeat a labelled text, since the user decided to send them.
         label: The label of everything that was shown. New texts get it.
         shown: The names of the labelled sources that were shown.
-        withheld: The number of withheld lines, by the name of their source.
+        withheld: The number of withheld lines, by the name of their source. A message of which only
+            some lines were withheld counts as 1.
     """
 
     networks: LocalNetworks = DEFAULT_NETWORKS
@@ -484,9 +485,9 @@ class Clearance:
     def messages(self, messages: Sequence[Message], destination: Destination) -> Sequence[Message]:
         """Return the messages as this destination may see them.
 
-        If its label forbids a message, a notice replaces its texts. The message keeps its role and
-        its calls, so that the transcript stays valid. In other messages, notices replace the lines
-        that repeat a forbidden text.
+        If a message's label forbids the destination, a notice replaces the message's texts. The
+        message keeps its role and its calls, so that the transcript stays valid. In other messages,
+        notices replace the lines that repeat a forbidden text.
 
         Args:
             messages: The messages, which are not changed. Shown and withheld ones are recorded.
@@ -525,7 +526,7 @@ class Clearance:
     def repeats(self, text: str, destination: Destination) -> str | None:
         """Return the source of a forbidden text that this text repeats, or None.
 
-        Four consecutive words, or one rare word, are enough.
+        A line, four consecutive words, or one rare word of the forbidden text is enough.
 
         Args:
             text: The text that would be sent.
@@ -567,7 +568,6 @@ class Clearance:
             name: The name, such as a label or a tag. It is searched as it is, and with "_" read as
                 a space.
         """
-        # In names, "_" is often written for a space.
         return self.spills(f"{name}\n{name.replace('_', ' ')}", None)
 
     def record(self, destination: Destination) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class RunStarted:
 class _PartDelta:
     """A piece of a message that is not saved yet.
 
-    `part` counts the parts of that message; `speaker` is its agent in a group.
+    `part` is the number of the message's part, from 0. In a group, `speaker` names the agent.
     """
 
     run_id: str
@@ -78,7 +78,8 @@ class ToolProgress:
 class StepSaved:
     """A step is saved, with these messages in order.
 
-    `logprobs` are those of the reply (see ModelReply); they are not stored.
+    `step` is None if the messages are not a whole step with a model's reply, for example when a
+    reader catches up. `logprobs` are those of the reply (see ModelReply); they are not stored.
     """
 
     run_id: str

@@ -10,12 +10,12 @@ _UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
 
 def new_id(prefix: str) -> str:
-    # uuid.uuid4 builds an object. Slices of random hex are enough, and a turn makes many ids.
     """Return a new random id.
 
     Args:
         prefix: The kind of id, such as "agent", without the dash.
     """
+    # uuid.uuid4 builds an object. Slices of random hex are enough, and a turn makes many ids.
     digits = secrets.token_hex(16)
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{prefix}-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"

@@ -33,7 +33,7 @@ def look_of(name: str) -> str:
 def are_alike(name: str, other: str) -> bool:
     """Return True if people would take two names for one.
 
-    If both names are ASCII only case is ignored, since 1 and l are both usual in names.
+    If both names are ASCII, only their case is ignored, since 1 and l are both usual in names.
     """
     if name.isascii() and other.isascii():
         return name.casefold() == other.casefold()

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 # The parameter limit of a small model, in billions.
 MOST_SMALL = 4.0
-# "1.5b", "3B", "1_6b", "x7b", "e4b" (Gemma's effective size), "360m". No letter or digit may
+# "1.5b", "3B", "1_6b", "8x7b", "e4b" (Gemma's effective size), "360m". No letter or digit may
 # follow: "4bit" is not a size.
 _SIZE = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?[ae]?(\d+(?:[._]\d+)?)\s?([bm])(?![a-z0-9])")
 # Families whose names give no size; the first match counts.

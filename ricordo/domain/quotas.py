@@ -17,7 +17,8 @@ class MemoryQuotas:
     """The quotas on memory that the operator sets.
 
     They come from RICORDO_MAX_BLOCK_KB, RICORDO_MAX_MEMORY_MB, RICORDO_MAX_MEMORY_BLOCKS,
-    RICORDO_MAX_LISTED_CHARACTERS and RICORDO_MAX_HISTORY_MB.
+    RICORDO_MAX_LISTED_CHARACTERS and RICORDO_MAX_HISTORY_MB; `list_characters` is derived from
+    RICORDO_MAX_ANSWER_MB.
     """
 
     block_kb: int = 512

@@ -127,7 +127,7 @@ def _is_prefixed_key(match: re.Match[str]) -> bool:
 
 
 def _is_broken_key(match: re.Match[str]) -> bool:
-    """Return True if each piece, and all pieces together, look like parts of a key."""
+    """Return True if each piece after the first, and all pieces together, look like a key."""
     first, *rest = match["secret"].split("\n")
     pieces = [line.strip(" \t>|\r\\") for line in rest]
     are_parts = all(len(_DIGIT.findall(piece)) >= 2 and not piece.isdigit() for piece in pieces)
@@ -222,7 +222,7 @@ def _by_sign(kind: str, starts: Iterable[str], pattern: str, is_secret: Any = No
 # A line break inside a key in any text, raw or as JSON escapes it, with quote marks of mails.
 _ANY_BREAK = re.compile(r"[ \t]{0,4}\\{0,4}(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n)[ \t>|]{0,8}")
 _LEAST_WRAPPED = 16  # characters
-# A line break inside a key. A later piece fills its line.
+# A line break inside a key. Nothing but the key may be on the lines after it.
 _BREAK = r"[ \t]{0,4}\\?\r?\n[ \t>|]{0,8}"
 _BROKEN = (
     rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{4,399}}(?:{_BREAK}[\w-]{{8,399}}){{1,3}})"
@@ -332,7 +332,8 @@ _OTHER_FORMS = (
 )
 _DISGUISED = re.compile(f"([{_UNSEEN}]+)|[{_OTHER_FORMS}]")
 _Span = tuple[int, int, str]
-# The size of the pieces that are searched at once; no secret is longer.
+# The characters of a piece that is searched at once, and of the text behind it that is searched
+# too. Real secrets are shorter than the latter.
 _PIECE = 32_768
 _LONGEST = 16_384
 

@@ -35,9 +35,9 @@ class Remote:
 
     Attributes:
         settings: Its options and credentials; the password is encrypted.
-        followed: The number of the newest version at the remote.
-        seen: The remote's commit at that time, or None.
-        last_error: The reason why the last sync failed, None if it succeeded.
+        followed: The number of the newest version that the remote has.
+        seen: The remote's newest commit at the last sync, or None.
+        last_error: The reason why the last sync failed; None if it succeeded.
         last_at: The time of the last sync, or None.
     """
 

@@ -27,7 +27,7 @@ StopReason = Literal[
 ]
 # Error type of a run during which the server was stopped or killed.
 INTERRUPTED = "interrupted"
-# Key in a run's metadata: ids of the sleeptime runs that started at its end.
+# Key in a run's metadata: ids of the sleep-time runs that were planned at its end.
 RUN_IDS = "run_ids"
 DATABASE_FAILED = "The database failed during this turn. Send the message again in a moment."
 # All other reasons are failures.
@@ -64,7 +64,7 @@ class Run:
         metadata: In a turn of a group, `group_id` and the `speaker`'s name. In a talk, `turns`,
             each with its `run_ids`, and `usage`, their sum.
         error: `type` and `message` of a failure.
-        ttft_ns: The time from the first request of the turn to its first token.
+        ttft_ns: The time from the request of the first step to its first token.
         lease_token: A random text by which the process that runs the turn shows its lease; None
             for a planned run that has not begun.
         purpose: The purpose of a background run, e.g. "sleeptime"; None for a run started by a
@@ -101,7 +101,10 @@ class Run:
 
     @property
     def shown_run_ids(self) -> list[str]:
-        """The ids of the sleep-time runs planned at its end; the run's id if none could be."""
+        """The ids of the sleep-time runs that were planned at its end.
+
+        They may be none. For an agent without sleep-time agents, it is the run's own id.
+        """
         following: list[str] | None = self.metadata.get(RUN_IDS)
         if following is None:
             return [self.id]

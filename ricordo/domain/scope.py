@@ -218,7 +218,7 @@ class Scope:
     def actor(self) -> Actor:
         """The author of the caller's writes.
 
-        A service without the right to approve acts in its name, not in the user's.
+        A service without the right to approve acts in its own name, not in the user's.
         """
         if self.role == "service" and not (self.subject and self.may(APPROVE)):
             if self.subject:

@@ -19,7 +19,7 @@ import orjson
 
 # A JSON object.
 Json = dict[str, Any]
-# The most levels of lists and objects in a request. An answer puts stored values into some more.
+# The most levels of lists and objects in a request. In an answer, a few more are around them.
 MOST_LEVELS: Final = 100
 # The most levels that orjson writes.
 _LEVELS_OF_JSON: Final = 254
@@ -37,7 +37,8 @@ _FIRST_JOINED = "\u0590"
 _LATIN_AND_GREEK_AGAIN = ("\u1e00", "\u1fff")
 # The time to sort the marks of one letter grows with the square of their number: 12 s for 80,000.
 _MOST_MARKS = 256
-# A long run of non-word characters, such as punctuation, is split into pieces in the same way.
+# Texts with such a run are composed in pieces. It may also be a run of punctuation, which `_pieces`
+# does not split.
 _LONG_RUN = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS},}}")
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")

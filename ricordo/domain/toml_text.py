@@ -29,7 +29,7 @@ _WIDEST = 100
 def write_toml(entries: Mapping[str, FieldValue]) -> str:
     """Write each entry as a line of TOML.
 
-    An empty entry of any kind becomes "".
+    None becomes "", since TOML has no null.
     """
     return "".join(f"{key} = {_toml_value(entry)}\n" for key, entry in entries.items())
 
