@@ -164,8 +164,8 @@ def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
 def _new_block_settings(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str, str]:
     """Return settings of a proposed new block: its egress policy, and the agent that sees it.
 
-    Of the blocks that an agent proposed in a turn for a user, only this agent sees the block. Its
-    policy is the one that the agent's settings name; a skill gets the policy of new skills.
+    A block that an agent proposed in a turn for a user is seen by this agent alone. Its policy is
+    the one that the agent's settings name; a skill gets the policy of new skills.
     """
     settings = {"egress": proposal.egress} if proposal.egress else {}
     if not (proposal.run_id and proposal.author.kind == "agent" and chain.owner_kind == "user"):
@@ -181,9 +181,10 @@ def _new_block_settings(tx: Transaction, proposal: Proposal, chain: Chain) -> di
 def reject(
     tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason: str | None = None
 ) -> Proposal:
-    """Leave the block as it is, and tell the agent the reason.
+    """Leave the block as it is, and store the reason.
 
-    The agent reads it in its next turn with the user.
+    An agent that proposed a change of a user's memory reads the reason in its next turn with the
+    user.
 
     Args:
         tx: The transaction.
@@ -266,7 +267,7 @@ def _merge_over_versions(tx: Transaction, proposal: Proposal, block: Block) -> s
 class UndoneBlock:
     """The outcome of undoing a run for one block.
 
-    `label` is its label now; `note` is the reason if nothing was done.
+    `label` is its label now; `note` is the reason of a conflict.
     """
 
     label: str

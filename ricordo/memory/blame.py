@@ -33,7 +33,7 @@ _PAGE = 200
 _READ_BYTES = 4_000_000
 # The work limit of one blame. The work is the sum of the changed lines, the pairs of equal lines
 # among them, one for each version, and one for each 200 characters. The limit takes a second. It
-# allows some hundred thousand small edits of a text of 2 kB, or two thousand of a text of 100 kB.
+# allows about 75,000 small edits of a text of 2 kB, or 2,000 of a text of 100 kB.
 _WORK_LIMIT = 1_000_000
 _CHARACTERS = 200
 _Text = tuple[BlockVersion, str | None]
@@ -100,12 +100,12 @@ class Blame:
 
     @property
     def has_more(self) -> bool:
-        """Return whether older versions remain to be read."""
+        """True if older versions remain to be read."""
         return bool(self._rest) or self._has_more
 
     @property
     def size(self) -> int:
-        """Return the number of characters that the next comparison reads."""
+        """The number of characters that the next comparison reads."""
         return sum(len(text or "") for _, text in self._portion)
 
     def read(self, tx: Transaction) -> None:
@@ -162,10 +162,7 @@ class Blame:
 
     @property
     def count(self) -> int:
-        """Return the number of lines.
-
-        As in git, a line break ends a line, so no empty line follows the last line break.
-        """
+        """The number of lines as git counts them: no empty line follows the last line break."""
         lines = self._lines or [""]
         if lines[-1]:
             return len(lines)
@@ -174,7 +171,8 @@ class Blame:
     def lines(self, after: int = 0, end: int | None = None) -> list[BlamedLine]:
         """Return the lines after a number, up to another, with their versions.
 
-        Call it when the blame is done.
+        Call it when the blame is done. If the text ends with a line break, the last line is empty;
+        `count` leaves it out.
 
         Args:
             after: The number of the last line that is left out; 0 leaves none out.

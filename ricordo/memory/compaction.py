@@ -72,7 +72,9 @@ def cut(
         window: The messages, the system message first.
         mode: The sliding modes evict only the oldest part of the conversation.
         share: The share of the conversation that leaves first in the sliding modes. More messages
-            leave until the system message and the rest take at most `1 - share` of `window_tokens`.
+            leave until system message, tools and the rest take at most `1 - share` of
+            `window_tokens`. If system message and tools are large, the rest gets that share of the
+            room that they leave.
         window_tokens: The size of the window.
         overhead: The tokens of the tools.
         percent: The provider's tokens for a hundred of our estimate.
@@ -137,7 +139,7 @@ def _make_plan(
     """Find the window's exchanges and the tokens that may stay."""
     pieces = [piece for piece in exchanges(window) if piece[0] > 0 or piece[1] > 1]
     if pieces and pieces[0][0] == 0:
-        # The system message must stay. So a message of the same group, right after it, stays too.
+        # The system message must stay, so only the rest of its piece can leave.
         pieces[0] = (1, pieces[0][1])
     factor = percent / 100
     sums = list(accumulate((message_tokens(message) * factor for message in window), initial=0.0))
@@ -182,9 +184,10 @@ def _start_of_waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int
 
 
 def _sliding_cuts(plan: _CutPlan, share: float) -> list[int]:
-    """Return the indexes at which a cut evicts at least `share` of the conversation.
+    """Return the indexes of possible cuts, the smallest cut first.
 
-    The start of the current turn comes last.
+    The first evicts at most `share` of the conversation, if there is such a cut; the others evict
+    more. The start of the current turn comes last.
     """
     window = plan.window
     first_evictable = next(

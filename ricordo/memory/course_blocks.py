@@ -8,8 +8,8 @@ from ricordo.domain.scope import Scope
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Transaction
 
-# A key in a block's metadata. With it, every agent that talks with the user sees the user's copy,
-# not only the tutor.
+# A key in a block's metadata. With the value FOR_ALL, every agent that talks with the user sees the
+# user's copy, and not only the tutor.
 COPY = "copy"
 FOR_ALL = "for_all_agents"
 COURSE_TAG = "course"  # of agents that a course made

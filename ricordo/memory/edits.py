@@ -87,9 +87,9 @@ class GuardSources:
 
 @dataclass(eq=False)
 class EditGuard:
-    """Refuses repetitions in one step.
+    """Refuses writes of one step that only repeat texts, or that an egress policy forbids.
 
-    The sources are read only when a long text is written, which is seldom.
+    `read` is called only when a long text or hidden text is written, which is seldom.
     """
 
     read: Callable[[], GuardSources]
@@ -97,14 +97,15 @@ class EditGuard:
 
     @property
     def label(self) -> str | None:
-        """Return the egress label of all texts that the step makes."""
+        """The egress label of all texts that the step writes."""
         return self.clearance.label if self.clearance else None
 
     def require_no_spill(self, before: Block, after: Block) -> None:
         """Raise Forbidden if the edit copies text to a block that more destinations may see.
 
         The block's text and description have the block's policy, but every model sees its label.
-        They are compared with the texts of other blocks, and not with their descriptions.
+        All three are compared with the labelled texts that the step has read. The descriptions of
+        other blocks are not among these texts.
 
         Args:
             before: The block before the edit.
@@ -272,7 +273,8 @@ def _splits_word(text: str, index: int) -> bool:
 class KnownLine:
     """A line of a block that repeats another line; lines count from 1.
 
-    `is_same` is set if both lines differ only in punctuation.
+    `is_same` is set if both lines differ at most in list marks, letter case, spaces and the
+    punctuation at the end.
     """
 
     label: str
@@ -293,7 +295,7 @@ class KnownLine:
 
 
 def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> list[KnownLine]:
-    """Return existing lines, in this block or in others, that a write adds again.
+    """Return existing lines, in this block or in others, that a write adds again or nearly again.
 
     Args:
         label: The label of the block that is written.
@@ -716,7 +718,7 @@ class WorkingMemory:
         Args:
             label: The label of the new block.
             text: Its text. Secrets are removed. Hidden text is removed or refused, as the agent's
-                policy says.
+                policy for the blocks of users says.
             description: Its description for the agent; None for a block without one.
             call_id: The tool call that creates it.
             reason: The reason of this edit; what it lacks comes from the call's reason.

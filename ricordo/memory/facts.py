@@ -48,7 +48,8 @@ _CLAUSE = re.compile(r"[,;] ?[^\s,;]+ [^\s,;]|\b(?:and|but|und|aber|et|mais|y|pe
 class Fact:
     """A fact that a text states, with the position of its value.
 
-    `topic` names the kind of favourite, as in "tea".
+    `topic` names the kind of favourite, as in "tea". `instead_of` is the thing to which the value
+    is preferred.
     """
 
     subject: str
@@ -60,7 +61,7 @@ class Fact:
     instead_of: str = ""
 
     def is_same_as(self, other: "Fact") -> bool:
-        """Return True if both facts are about the same property, and it can have only one value."""
+        """Return True if both facts are about the same property of the same subject."""
         if self.kind != other.kind or not _is_same_subject(self.subject, other.subject):
             return False
         return not (self.topic and other.topic) or self.topic == other.topic

@@ -1,9 +1,9 @@
 """Block schemas that course designers write, and checks of texts against them.
 
 Schemas are TOML texts and files of a folder. After a tool's edit, the text must follow the schema
-at least as well as before. So a text with faults may be edited, as long as the faults do not
-increase. Errors in TOML name the line, which this module finds, since the standard library does not
-report it for every error.
+at least as well as before. There are three grades: it follows the schema, it lacks required fields,
+or it has other faults. So a text that has faults already may be edited freely. Errors in TOML name
+the line, which this module finds, since the standard library does not report it for every error.
 """
 
 import logging
@@ -558,7 +558,7 @@ def require_follows(label: str, before: str, after: str, schema: BlockSchema | N
 def _distance(reading: ParsedSections) -> int:
     """Return the text's distance from its schema.
 
-    0 if it follows the schema, 1 if required fields are empty, 2 if it has problems.
+    0 if it follows the schema, 1 if required fields are empty or missing, 2 if it has problems.
     """
     if reading.problems:
         return 2

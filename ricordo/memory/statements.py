@@ -47,7 +47,8 @@ _HYPOTHETICAL = re.compile(
     r"|\bquisiera\b|\bvorrei\b|\bpotrei\b|\bojalá\b|\bperhaps i\b",
     re.IGNORECASE,
 )
-# Beginnings of doubts, dreams, stories and examples. Such a sentence says nothing about the person.
+# Phrases of doubts, dreams, stories and examples. A sentence with one says nothing about the
+# person.
 _UNREAL = re.compile(
     r"\b(?:maybe|perhaps|possibly)\b[, ]{1,2}(?:i|we|my|our)\b"
     r"|\b(?:not sure|unsure|(?:do|does|did)(?:n['’]?t| not) know|wonder(?:s|ed|ing)?|ask(?:s|ed)?|doubts?|undecided)\b[^.;]{0,20}"
@@ -185,7 +186,7 @@ def to_forget(message: str) -> list[str]:
 
 
 def notes_in(answer: str, statements: Iterable[str]) -> list[str]:
-    """Return the distinct lines of a model's answer that repeat the statements."""
+    """Return the first eight distinct lines of a model's answer that repeat the statements."""
     source = " ".join(statements)
     lines = (_BULLET.sub("", line).strip() for line in answer.split("\n"))
     notes = [line for line in dict.fromkeys(lines) if line and is_note(line, source)]

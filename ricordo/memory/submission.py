@@ -65,7 +65,8 @@ def put(
         memory: The user's memory, whose chain is stored.
         label: The block's label.
         text: The whole new text.
-        options: Settings, which only the owner may give, except the description of a new block.
+        options: Options of the write. Only the owner may give settings, except the description of a
+            new block.
         edit: The author, the reason, and the lifetime of a proposal.
 
     Raises:

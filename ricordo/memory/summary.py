@@ -60,6 +60,7 @@ _WRITER_SHARE = 0.4
 _OWN_SHARE = 0.85
 # After a refusal pieces are halved, down to this many tokens.
 _SMALLEST_PIECE = 128
+# The summary so far may take a third of a request's tokens.
 _SO_FAR_SHARE = 3
 _RESULT_CHARACTERS = 4_000
 _WORDS_PER_TOKEN = 0.6
@@ -89,8 +90,8 @@ _PROMPTS: dict[CompactionMode, tuple[str, int]] = {
 class Writer:
     """A model that writes summaries.
 
-    `percent` is its tokens for a hundred of our estimate. With `system` set, it is the agent's own
-    model, with its tools and `render`.
+    `percent` is its tokens for a hundred of our estimate. `system` is set for the agent's own
+    model. Then `tools` are the agent's, and `render` makes a request's messages from stored ones.
     """
 
     model: ChatModel
@@ -177,7 +178,7 @@ class _SummaryDraft:
 
     @property
     def instructions(self) -> str:
-        """Return the instructions for the model: the agent's own, or those of the mode."""
+        """The instructions for the model: the agent's own, or those of the mode."""
         if self.settings.prompt:
             return self.settings.prompt
         name, word_count = _PROMPTS[self.mode]

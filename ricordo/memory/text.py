@@ -267,10 +267,10 @@ def unified(old: str, new: str, old_name: str, new_name: str) -> str:
 
 
 def _changed_region(old: str, new: str) -> tuple[int, int, int]:
-    """Return the region between the first and the last change.
+    """Return the start of the changed region, and its end in the old and in the new text.
 
-    It consists of the common start and of the ends in both texts. Whole lines surround the changes.
-    Most changes of a long text are small. Finding the equal ends is a thousand times faster than
+    The region goes from the first to the last change, with three whole lines around them. Most
+    changes of a long text are small. Finding the equal ends is a thousand times faster than
     splitting the text into lines.
     """
     shorter = min(len(old), len(new))
@@ -574,7 +574,7 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
     Returns None if they change the same lines differently, or if they are too large to be compared.
 
     Unlike in `merge_lines`, neighbouring lines may change on both sides. If both sides add lines at
-    one position, all stay; equal lines are added once.
+    one position, all stay; a long line that both add is added once.
 
     >>> merge_changes("a", "a\nb", "a\nc\n")
     'a\nb\nc\n'
@@ -678,7 +678,7 @@ def carry_over(base: str, changed: str, text: str) -> str | None:
 
 
 def _other_lines(lines: Sequence[str], known: Collection[int]) -> dict[str, list[int]]:
-    """Return the numbers of lines whose key is not among the known ones."""
+    """Map the keys of all lines whose number is not known to the numbers of these lines."""
     known = set(known)
     numbers: dict[str, list[int]] = {}
     for number, line in enumerate(lines):
@@ -743,7 +743,7 @@ def overlapping_parts(
 ) -> tuple[str, str, str, str] | None:
     """Return the parts of the texts in which both changes may overlap.
 
-    Only the equal ends of the whole texts are cut off.
+    The parts are the texts without the ends that they have in common.
 
     Args:
         base: The base of `first`.

@@ -111,9 +111,10 @@ class Rules:
         return bool(self.rules or self.topics)
 
     def refuse(self, before: str, after: str) -> bool:
-        """Return whether the later text adds a line like a rule.
+        """Return whether the later text adds a line like a rule, or a line about a topic.
 
-        A rule does not apply if the earlier text already had a line like it.
+        A rule does not apply if the earlier text already had a line like it. A topic always
+        applies.
 
         Args:
             before: The text before the change; empty for a new text.

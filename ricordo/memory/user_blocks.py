@@ -205,7 +205,7 @@ class UserBlocks:
         confidence: float | None = None,
         agent_id: str | None = None,
     ) -> BlockProposal:
-        """Propose to replace a piece of a block, which the user then decides.
+        """Propose to replace a piece of a block; the user decides about it.
 
         Args:
             label: The block.

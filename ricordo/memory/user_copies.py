@@ -138,7 +138,8 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
 def _free_label(chain: Chain, agent: Agent, block: Block) -> str:
     """Return a label for the copy that is free in the user's chain.
 
-    It is the block's label, or that label with the agent's name.
+    It is the block's label. If that is taken, it is a label in the folder `agents/` with the
+    agent's name, or with the agent's id.
     """
     folder = _UNFIT.sub("-", agent.name.lower()).strip("-")[:_LONGEST]
     # Two agents may have the same name; an id is unique.
