@@ -186,7 +186,7 @@ def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[s
 
 
 def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
-    """Return the rules of the built-in tools (blueprint §7.4).
+    """Return the rules of the built-in tools (§7.4 of `docs/internals/blueprint.md`).
 
     Tools that speak or finish end a turn; after other tools it continues.
     """
@@ -326,7 +326,7 @@ def system_text(key: str, folder: Path) -> str:
 def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> ModelProfile:
     """Return the agent's profile, or the server's if the agent has none.
 
-    Only some types of agents have profiles; all others get "full".
+    Only some types of agents have profiles; all others get "full", and so does the librarian.
 
     Args:
         agent: The agent, whose setting `model_profile` comes first.
@@ -389,7 +389,7 @@ def _replaced_tools(
 
     An agent keeps its tools if a person seems to have chosen them. That is so if a tool of its type
     is missing, if the prompt names such a tool, or if a rule or an approval names a tool that would
-    be replaced.
+    be replaced. It also keeps them if one of its further tools is named `remember` or `correct`.
     """
     type_tools = set(TRAITS[state.agent.agent_type].base_tools)
     by_name = {tool.name: tool for tool in state.tools}

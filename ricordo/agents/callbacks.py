@@ -1,4 +1,4 @@
-"""Callbacks: a signed request after a run's end, repeated until it is accepted.
+"""Callbacks: a signed request after a run's end, repeated a few times until it is accepted.
 
 The body is JSON. `X-Ricordo-Signature: t=<unix seconds>,v1=<hex>` holds the HMAC-SHA256 of
 `<t>.<body>` with the signing key of this installation. A request may arrive twice, for example

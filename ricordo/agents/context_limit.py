@@ -49,7 +49,7 @@ from ricordo.prompt.transcript import transcript
 from ricordo.prompt.truncation import fit
 
 log = logging.getLogger(__name__)
-# The librarian is no language model, so an outline is better than its summary.
+# The provider of the librarian. It is no language model, so an outline is better than its summary.
 NO_WRITER = "ricordo"
 # A provider's count is accepted only for large prompts and within these bounds, in percent of our
 # estimate. It may raise the estimate much but lower it little, because some servers cut prompts, or
@@ -225,8 +225,9 @@ async def compact(
         stop: The run ends with this reason, and its end is saved too; None: the run continues.
 
     Returns:
-        What was replaced; None if no message can leave the window, or if the request is too long
-        only for a borrowed model.
+        The event of the compaction. None if no message can leave the window, if the request may fit
+        after all, or if it is too long only for a model that this turn borrows
+        (`TurnOverrides.model`).
     """
     if _is_doubtful(turn, request):
         turn.limit.token_percent = 100

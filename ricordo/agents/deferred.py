@@ -102,9 +102,8 @@ async def begin_when_free(
 ) -> LiveTurn:
     """Start the turn as soon as the conversation is free.
 
-    Raises RicordoError.
-
-    `on_busy` is called for each attempt that finds the conversation busy.
+    `on_busy` is called for each attempt that finds the conversation busy. Raises RicordoError if
+    the turn cannot start for another reason.
     """
     pause = _FIRST_PAUSE
     while True:

@@ -522,8 +522,8 @@ def _first_messages(
 def rules_of(spec: AgentSpec, agent_tools: Sequence[Tool]) -> tuple[ToolRule, ...]:
     """Return the agent's tool rules, each once.
 
-    They are the rules of the spec, those of its base tools if requested, and approvals that its
-    tools need.
+    They are the rules of the spec, those of its base tools if the spec or its type asks for them,
+    and the approvals that its tools need.
 
     Args:
         spec: The spec. Its rules about the end of a turn override those of base tools.

@@ -205,9 +205,10 @@ def _load(tx: Transaction, job: Job) -> AgentState:
 
 
 def _messages_with_context(tx: Transaction, state: AgentState, run_id: str) -> list[Message]:
-    """Return the messages in view before the run, then the run's messages.
+    """Return the last messages in view before the run, then the run's messages.
 
-    The earlier messages may end with a question.
+    Of the window, only the last 20 messages are read. They may contain a question that a message of
+    the run answers.
     """
     window = messages.by_ids(tx, state.conversation.window[-20:])
     of_run = messages.of_run(tx, run_id)
@@ -242,7 +243,7 @@ def _answer_with_question(window: Sequence[Message], index: int) -> Message | No
 
 
 def _question_in(previous_answer: Message | None) -> str:
-    """Return the last sentence of an answer that asks something; "" without an answer."""
+    """Return the question with which an answer ends; "" without an answer."""
     spoken = previous_answer.text.strip() if previous_answer else ""
     return spoken.replace("\n", " ").rsplit(". ", 1)[-1]
 

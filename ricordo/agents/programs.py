@@ -65,8 +65,8 @@ def approval_of(
 
     Args:
         waiting: The message whose calls wait. None: no call waits, so the decisions may have been
-            applied before. They are returned alone, and the program gets the answer of the run that
-            applied them.
+            applied before. They are returned without the results, and the program gets the answer
+            of the run that applied them.
         answers: Results and decisions, by the id of the call.
         client_tools: Names of the tools that the program runs. If at least one call is answered, a
             call of such a tool without a result counts as failed.

@@ -40,7 +40,7 @@ def require_own_otids(request: TurnRequest) -> None:
 
 
 def same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Run | None:
-    """Return the newest run of the last minutes whose request had an equal body."""
+    """Return the newest run of the last ten minutes whose request had an equal body."""
     if not (request.delivery.is_retry and request.delivery.body_hash):
         return None
     since = tx.clock.now() - REPEAT_WINDOW
@@ -120,7 +120,7 @@ def was_cut_off(run: Run) -> bool:
 
 
 def was_broken_off(run: Run) -> bool:
-    """Return whether the run was cancelled or failed by itself.
+    """Return whether the run was cancelled, or failed for another reason than a server's stop.
 
     If so, the same decision continues the turn when it is sent again.
     """

@@ -189,8 +189,8 @@ class TurnDelivery:
         purpose: The run's purpose (see domain/run.py). `callback`, `metadata` and
             `request_config` are stored with the run too.
         body_hash: The hash of the request's body as sent.
-        is_retry: The request may repeat an earlier one. If an equal request came within a few
-            minutes, its run is returned.
+        is_retry: The request may repeat an earlier one. If an equal request came within the last
+            ten minutes, its run is returned.
         also_save: Called in the transaction that starts the run, and in the transaction that ends
             it. The latter passes the turn's messages if a step ended the run.
         callers: The agents whose calls led to this turn, from the first one on.

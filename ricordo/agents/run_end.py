@@ -1,9 +1,9 @@
 """End a run that did not end by itself: after a failure, cancel or kill.
 
 The user's messages enter the window, each call without a result gets one that says so, and the run
-is closed. After this the conversation is usable and the next message is answered. Only a message
-that a provider refused as a bad request stays out of the window. Otherwise every later request
-would contain it and be refused too. The message remains in the history.
+is closed. After this the conversation is usable and the next message is answered. Only messages
+that a provider refused as a bad request or as too long stay out of the window. Otherwise every
+later request would contain them and be refused too. They remain in the history.
 """
 
 import logging

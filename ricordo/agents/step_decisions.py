@@ -85,6 +85,7 @@ class OfferedTools:
     Attributes:
         tools: The tools' schemas, as the model sees them; `bare` holds the schemas as stored.
         gated: Tools whose calls wait for an approval, or for the client that runs them (`client`).
+        is_ordered: Tool rules set an order, so only one call of a reply runs.
         forced: The tool that must be called now, or None.
         hidden: Tools that the model does not see, but that run if it calls them.
         acting: Tools whose calls may change something outside the database, which no rollback

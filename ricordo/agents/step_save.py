@@ -303,8 +303,8 @@ async def save_compaction(
     """Save a summary and the window after it; with `stop` the run's end too.
 
     Args:
-        turn: The turn; its run, state and window are updated after the save. If its input is not
-            yet in the stored window, it stays out, since a model may still refuse that input.
+        turn: The turn; its run and window are updated after the save. The turn's input stays out of
+            the stored window if it is not in there yet, since a model may still refuse it.
         cut: The window's messages, divided into evicted and remaining ones.
         message: The unsaved message with the summary, which ends with a CompactionPart.
         summary: The summary, for its usage and its model.
@@ -476,7 +476,8 @@ def _record(
 ) -> Step:
     """Return the step's record, with the memory in its prompt.
 
-    It contains the versions of blocks by id, and the passages that searches found.
+    It contains the versions of blocks by id, the passages that searches found, and the sources with
+    an egress policy.
     """
     versions = {
         block.id: block.head.hex()

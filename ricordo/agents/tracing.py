@@ -145,7 +145,7 @@ def recorded_calls(turn: TurnContext) -> deque[Call] | None:
         turn: The turn that writes a summary; its settings decide on traces.
 
     Returns:
-        An empty list, which holds the newest 20 calls.
+        An empty list that keeps only the newest 20 calls.
     """
     if _is_kept(turn, is_error=True):
         return deque(maxlen=_SUMMARY_TRACES)

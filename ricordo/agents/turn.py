@@ -54,8 +54,8 @@ async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     """Begin a turn and return it, once its run and input are saved.
 
     Iterate over its events, or `collect` them. A request that was already accepted is not run
-    again; its turn is returned. Raises NotFound, Busy, Conflict, Invalid. Later errors arrive as
-    the event Failed.
+    again; its turn is returned. Raises RicordoError if the turn cannot start (see `start_turn`).
+    Later errors arrive as the event Failed.
     """
     has_content = request.messages or request.approval or request.compaction
     if not has_content or not all(message.parts for message in request.messages):

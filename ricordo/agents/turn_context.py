@@ -340,14 +340,14 @@ class TurnContext:
     """A running turn's state.
 
     Attributes:
-        runtime: The server's parts. The fields from `runtime` to `publish` are set when the turn
-            starts.
+        runtime: The server's parts.
         request: The caller's request.
-        model: The model that answers; `learned` are the lessons about the turn's model, `profile`
-            is its profile.
+        model: The model that answers. `learned` has its limits as earlier calls showed them, and
+            `profile` is its profile.
         memory_in_prompt: When to render the memory in the prompt again.
         approval: The answered request for approval that the turn resumes.
-        publish: Publishes an event within a step to the turn's readers.
+        publish: Publishes an event within a step to the turn's readers. It and the attributes above
+            do not change during the turn.
         run: The run's record. Each saved step updates it, and also `state` and `window`.
         rules: The tool rules with the turn's finished calls.
         limit: The limits of the turn's requests in the context window.

@@ -462,8 +462,9 @@ def _adopt_input(
 ) -> StoredInput:
     """Move the input of an interrupted run to this run, and return the input.
 
-    If the agent did nothing yet, the input moves to the window's end. Raises Conflict if calls wait
-    for an answer, or if they got an answer since.
+    If the agent has already acted on the input, and nobody has written since, the input stays where
+    it is in the window. Otherwise it moves to the window's end. Raises Conflict if calls wait for
+    an answer, or if the input is an answer to calls and somebody has written since.
     """
     window = turn.window
     group_fields = {name: cut_off.metadata[name] for name in _OF_GROUP if name in cut_off.metadata}

@@ -20,7 +20,7 @@ FindSpans = Callable[[Block], Sequence[LabelledSpan]]
 
 
 def no_spans(_block: Block) -> Sequence[LabelledSpan]:
-    """Return no spans: no part of a block has its separate label.
+    """Return no spans, for blocks whose lines have no labels of their own.
 
     Args:
         _block: Any block.

@@ -4,8 +4,9 @@ It is rendered again only if something in it must change. The memory replaces `{
 template, or is appended if the template lacks it. Parts that change often come last, so that the
 providers' prompt caches are used.
 
-The memory section has exactly the format of the retired Letta V1 server (blueprint §0.3). The only
-difference is that a closing tag inside a value is changed, so that no text can end its block.
+The memory section has the format of the retired Letta V1 server (§0.3 of
+`docs/internals/blueprint.md`), with a few additions: a block's policy, its mark as shared, and
+skills. A closing tag inside a value is changed, so that no text can end its block.
 """
 
 import re
@@ -85,7 +86,7 @@ class SystemPrompt:
     """A rendered system prompt, with digests of its sources.
 
     Attributes:
-        memory: Digest of the template and the memory section.
+        memory: Digest of the template, the workspace's instructions and the memory section.
         date: Digest of the local date.
         archive: Digest of the archive's tags, and of the presence of passages.
     """

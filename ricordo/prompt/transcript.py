@@ -1,9 +1,10 @@
 """The transcript as a model gets it, always valid, with results packaged and cut.
 
 A valid transcript is made from any history, so no history can stop an agent. A model sees results,
-events and user messages as small JSON texts (blueprint §17). Each has a kind or a status, and a
-local time. A message is stored as it was sent, and packaged for each request. An event is stored in
-its packaged form, as an `EventPart`. So a text that only looks like an event is packaged as text.
+events and user messages as small JSON texts (§17 of `docs/internals/blueprint.md`). Each has a kind
+or a status, and a local time. A message is stored as it was sent, and packaged for each request. An
+event is stored in its packaged form, as an `EventPart`. So a text that only looks like an event is
+packaged as text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

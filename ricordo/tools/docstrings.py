@@ -119,7 +119,7 @@ class _Reader:
     def _end_of_numpy(self, index: int) -> int:
         """Return the end of a NumPy section.
 
-        It is the next header, or a line at the margin that is no parameter.
+        It is the next header of any style, or a Sphinx field.
         """
         while index < len(self._lines):
             line = self._lines[index]

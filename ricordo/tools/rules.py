@@ -12,8 +12,8 @@ narrows the choice. Some cases are not obvious; they are decided as follows:
 - `required_before_exit` needs a successful call. After a tool has failed as often as it may be
   called, it is no longer required.
 - `parent_last_tool` applies even if the parent is not attached; then its children cannot be called.
-  Other rules about tools that are not attached have no effect, with two exceptions. All tools of
-  `run_first` must be attached, and so must any tool of `required_before_exit`.
+  Other rules about tools that are not attached have no effect, with two exceptions. At least one
+  tool of the `run_first` rules must be attached, and all tools of `required_before_exit` must be.
 - If no tool is left, the model may still speak. This is a dead end only if a call is required. A
   turn that can no longer end, or no longer make its required calls, is also a dead end. Impossible
   rules are refused when the rulebook is created, if that can be proved.
@@ -97,7 +97,7 @@ def finished_calls(results: Iterable[ToolReturnPart]) -> list[FinishedCall]:
 class Rulebook:
     """The rules of an agent over its attached tools.
 
-    `history` is always the list of executed calls of this turn, in order.
+    In all methods, `history` is the list of this turn's executed calls, in order.
     """
 
     def __init__(self, rules: Sequence[ToolRule], tools: Sequence[str]) -> None:

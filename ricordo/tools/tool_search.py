@@ -134,7 +134,7 @@ async def rank_by_meaning(
         The indexes of the matching texts, the nearest first; None without a model or without texts.
 
     Raises:
-        Forbidden: The model may not see the query.
+        Forbidden: The model may not see the query or one of the texts.
         ModelError: The model's call failed, or a budget is used up.
     """
     handle = embedders.default_handle()

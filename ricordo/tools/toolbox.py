@@ -94,7 +94,7 @@ class ToolContext:
     Attributes:
         open_recall: Returns the searches without the limits of egress policies; tools use
             `recall`.
-        quoted: Records the authors of stored texts in the result.
+        quoted: Records the stored texts that the result contains.
         turn_began: Returns the time of the turn's first message.
         view_began: Returns the time of the oldest message in the agent's view.
         call_tool: Calls another tool of the agent if the rules then allow it. Tools that need an
@@ -133,7 +133,7 @@ class ToolContext:
         """Return whether the turn's model may see a labelled text; note it in both cases.
 
         Args:
-            source: The name of the text for notices, such as "block:human".
+            source: The name of the text's source in the step's record, such as "block:human".
             label: Its egress label; None: it has no policy.
             text: The text itself. Later outgoing calls that repeat it are recognized.
         """
@@ -187,8 +187,9 @@ class ServerTool:
         is_base: New agents get it in addition to the base tools of their type, if the type allows
             it.
         stays_here: Its arguments leave no copy outside of memory, although it acts outside.
-        is_stored: False for a tool of a model profile: it cannot be attached, so its name stays
-            free for other tools.
+        is_stored: False for a tool that cannot be attached, such as one of a model profile. Its
+            name stays free for other tools.
+        aliases: Other names of arguments that models use, each with the name of the parameter.
     """
 
     function: ToolFunction
