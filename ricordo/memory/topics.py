@@ -9,9 +9,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-_WORD = re.compile(r"[^\W\d_]+")
-# A compound such as "left-wing", which is a word of its own besides its parts.
-_COMPOUND = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
+# A word, or a compound such as "left-wing".
+_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _PREFIX = re.compile(r"(?:topic|thema)\s*:\s*", re.IGNORECASE)
 # A word with * matches every word that begins with it. Other words match exactly.
 _WORDS: Mapping[str, str] = {
@@ -79,9 +78,10 @@ def is_about(line: str, topic: str) -> bool:
         topic: One of `TOPICS`.
     """
     whole, beginnings = _words_of(topic)
-    folded = line.casefold()
-    words = [*_WORD.findall(folded), *_COMPOUND.findall(folded)]
-    return any(word in whole or word.startswith(beginnings) for word in words)
+    words = _WORD.findall(line.casefold())
+    # A compound counts as a whole, and so does each of its parts.
+    parts = [part for word in words for part in {word, *word.split("-")}]
+    return any(part in whole or part.startswith(beginnings) for part in parts)
 
 
 @cache
