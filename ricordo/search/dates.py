@@ -101,7 +101,7 @@ def _any_of(*names: str) -> str:
 def _span_end(number: int) -> str:
     """Return the pattern of one end of a span: a day, a month, a year, or some of them.
 
-    It also matches nothing, since the reader decides what an end must have.
+    It also matches the empty string. `_is_span` checks that an end has the needed parts.
     """
     of = rf"(?: {_OF_WORD})?"
     day = rf"(?:{_DAY_NUMBER})(?!\d)(?:{_ORDINAL})?"
@@ -125,12 +125,13 @@ _OPENING = re.compile(rf"(?<!\w){_OPENED}$")
 
 
 def named_times(query: str, now: int) -> list[tuple[int, int]]:
-    """Return the ranges [start, end) in µs UTC that a question names, in order.
+    """Return the ranges [start, end) in µs UTC that a question names, in the question's order.
 
-    A month without a year, or a day of such a month, gives several ranges, newest first. They are
-    in this year and in each of the `YEARS_BACK` years before. Other times without a year mean the
-    last such time before `now`. No such range begins after `now`. Two times that a word such as
-    "to" joins give one range, from the start of the first to the end of the second.
+    A month without a year gives several ranges, newest first: one in this year and one in each of
+    the `YEARS_BACK` years before. So does a day or a span of such months. Other times without a
+    year, such as "last May" or "Monday", give one range: the latest such time. No range of a time
+    without a year begins after `now`. Two times that a word such as "to" joins give one range, from
+    the start of the first to the end of the second.
 
     Args:
         query: The question. Its first 1,000 characters are read.
@@ -409,7 +410,7 @@ def _end_days(match: re.Match[str], number: int, year: int) -> list[Days]:
 
 
 def _with_spans(groups: Sequence[_Found], text: str) -> list[_Found]:
-    """Return the times with each two that are ends of one span as that span.
+    """Replace two neighbouring times by one if they are the ends of a span.
 
     Args:
         groups: The times in the order of the text.

@@ -1,4 +1,7 @@
-"""The account that pays for embeddings: budgets before each call, the ledger after it."""
+"""The account that pays for embeddings.
+
+It checks the budgets before each call of a model, and writes to the ledger after the call.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -25,7 +28,8 @@ class EmbeddingAccount:
         scope: The caller, whose organization pays.
         user_id: The user for whom texts are embedded; None without one.
         agent_id: The agent whose texts are embedded or searched; None without one.
-        is_background: A job, which checks its budget once, before it begins.
+        is_background: The work is a job. A job checks its budget once, before it begins, so
+            `require_budget` does nothing.
     """
 
     store: Store

@@ -1,9 +1,10 @@
 """One search, from its query to its hits.
 
-It reads the index, scores words and vectors, filters, and takes the best. It needs one statement
-for the partitions, buffers and uncached postings. A second is needed if documents were flushed
-since the last search, a third if vectors are compared. If a word of the query is unknown, another
-statement looks for it inside other words.
+It reads the index, scores words and vectors, filters, and takes the best. One statement reads the
+partitions, buffers and uncached postings. A second one is needed if partitions changed since the
+last search, and a third one if vectors were stored since then. If a word of the query is unknown,
+another statement looks for it inside other words. If texts have no vector yet, one more statement
+for each partition reads them.
 """
 
 import math
@@ -66,11 +67,14 @@ from ricordo.search.write_buffer import ROLES, fingerprint, label_term
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import jobs, search_postings, search_terms
 
+# The most unknown words of a query that are looked for inside other words.
 MOST_INFIXES = 8
+# The most words of the index for each of them. More are read if some may be in hidden documents
+# only.
 MOST_VARIANTS = 64
 MOST_SHARED_VARIANTS = 1024
 SPOKEN = ("user", "assistant")
-# Weights of weaker matches: inside a word, of another inflection, or of a related word.
+# The weight of weaker matches: inside a word, of another inflection, or of a related word.
 VARIANT_WEIGHT = 0.5
 # The number of best hits by words whose similarity is always computed. The first pass over the
 # vectors may have left them out.
@@ -92,7 +96,7 @@ def find(
     """Return the best documents of these partitions that meet the filters.
 
     A query without a word returns the newest documents. With `query.mode` "vector", a search by
-    words replaces the comparison if nothing is embedded.
+    words replaces the comparison of vectors if nothing is embedded, or if the query has no vector.
 
     Args:
         tx: The transaction.
@@ -341,7 +345,8 @@ class _Search:
     ) -> Integers:
         """Return the positions of the best documents, best first.
 
-        With `own_first`, documents about the user come before shared ones.
+        With `own_first`, documents about the user come before shared ones. If several partitions
+        are searched, those without a document about the user are left out.
         """
         documents = self.view.documents
         if not filters.own_first or filters.subject_id in (None, NOBODY):
@@ -372,7 +377,10 @@ class _Search:
         return start + int(np.argmax(score))
 
     def before(self, best: Integers, filters: MessageFilter | PassageFilter) -> dict[int, int]:
-        """Return, by position, the number of the turn before it, if the filters allow that turn."""
+        """Return for each hit the number of the spoken turn before it, by the hit's position.
+
+        A hit without such a turn is missing, and so is one whose turn the filters exclude.
+        """
         if isinstance(filters, PassageFilter) or not filters.reads_before or not len(best):
             return {}
         records = self.view.records

@@ -106,9 +106,9 @@ _DELETE_TERMS = delete(search_terms).where(
 class PackedRows:
     """Rows of a write buffer in the form in which they are flushed.
 
-    `partition` is the partition's new state. `rows` are the numbers of the flushed rows, and
-    `added` is the number of new positions. The other fields are rows for the partition's tables;
-    `words` are new words.
+    `partition` is the partition's row when they were packed, or None. `rows` are the numbers of the
+    buffer's rows, and `added` is the number of new positions. `postings` and `documents` are rows
+    for the partition's tables, and `words` are the words of the new documents.
     """
 
     owner_id: str
@@ -129,7 +129,8 @@ def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> P
         limit: The most rows of the buffer.
 
     Returns:
-        The rows for the index; None if the buffer is empty or begins with a deletion.
+        The rows for the index; None if the buffer is empty, or begins with the deletion of a
+            flushed document.
     """
     partition = partition_of(tx, owner_id)
     rows, added = _settled(write_buffer.oldest(tx, owner_id, limit))
@@ -287,7 +288,7 @@ class Deletion:
             step: One of `steps`.
 
         Returns:
-            False, without a change, if the partition was rebuilt or purged meanwhile.
+            False, without a change, if the partition was created, rebuilt or purged meanwhile.
         """
         partition = lock_partition(tx, self.owner_id)
         if (partition.seq if partition else None) != self.partition:

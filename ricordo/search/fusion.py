@@ -26,9 +26,9 @@ from ricordo.search.scoring import (
 # The weight of the similarity in a document's score; the words have the rest. A document without a
 # similarity is scored by words alone.
 SIMILARITY_SHARE = 0.42
-# Bonuses for a document whose speaker or time the question names. Also for a user's document, if
-# the question is about the user who asks. For comparison, the best score by words and similarity is
-# 1.
+# Bonuses for a document whose speaker or time the question names. OWN_BONUS is for a user's
+# document, if the question is about the user who asks. For comparison, the best score by words and
+# similarity is 1.
 SPEAKER_BONUS = 0.2
 TIME_BONUS = 0.36
 OWN_BONUS = 0.38
@@ -188,7 +188,7 @@ def focus(query: Floats, common: CommonDirections | None) -> Floats:
 
 
 def speaks(documents: DocumentColumns, postings: Sequence[Posting]) -> Bools | None:
-    """Return the documents whose speaker these terms name, (n,); None if none is named.
+    """Mark the documents whose speaker these terms name, (n,); None if no speaker is named.
 
     Args:
         documents: The documents.
@@ -255,7 +255,7 @@ def fuse(
     if times:
         score[within(documents.created_at, times)] += np.float32(TIME_BONUS)
     if bonuses is not None:
-        # A document with only a bonus is no hit.
+        # A document that has only such a bonus is no hit.
         score += bonuses * is_hit
     if compared is not None:
         # If no document matches by words, only similarity counts; the bonuses do not change.
@@ -269,7 +269,7 @@ def fuse(
 
 
 def within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
-    """Return marks of the documents whose times lie in one of the ranges (n,).
+    """Mark the documents whose times lie in one of the ranges, (n,).
 
     Args:
         created_at: The times of the documents in microseconds UTC (n,).
@@ -314,7 +314,7 @@ def scaled(
     high = smoothed.max()
     if high == low:
         return Similarities(whole.positions, np.ones(len(whole), dtype=np.float32))
-    # The least similar document gets slightly more than 0, so that it is still the last hit.
+    # The least similar document gets slightly more than 0, so that it is still a hit, as the last.
     return Similarities(
         whole.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6))
     )

@@ -43,7 +43,7 @@ class Query:
     """A query: its text and its meaning.
 
     Attributes:
-        mode: Search by words ("fts"), by vectors ("vector"), or by both.
+        mode: Search by words ("fts"), by vectors ("vector"), or by both ("hybrid").
         vectors: The query's vector of each model, by the model's handle.
         nearest: The hits of an external index, by partition and model: numbers of documents with
             similarities.
@@ -144,7 +144,8 @@ class SearchHit:
 
     Attributes:
         document: The number (`seq`) of the message or passage.
-        before: The number of the turn before it; None if the caller may not see that turn.
+        before: The number of the spoken turn before the hit. None if there is none, if the caller
+            may not see it, or if the filter does not ask for it (`reads_before`).
         part: The number of the best matching part of a long text; 0 for an uncut text (see
             `text_parts.py`).
     """
@@ -211,7 +212,7 @@ def insert_archive(
     owner: str | None = None,
     new_passages: Sequence[Passage] = (),
 ) -> Archive:
-    """Store a new archive of an agent with its first passages, and index these.
+    """Store a new archive with its first passages, and index these.
 
     Args:
         tx: The transaction.
@@ -337,11 +338,11 @@ def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
-    """Remove these passages from the index before their deletion.
+    """Remove these passages from the index before their deletion or change.
 
     Args:
         tx: The transaction.
-        ids: The passages.
+        ids: The passages, which are still stored with their old texts and tags.
     """
     tags = tags_of(tx, ids)
     rows = tx.all(_INDEXED_PASSAGES, {"ids": list(ids)})
@@ -406,7 +407,7 @@ def find_passages(
 
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:
-    """Return what the index stores about a message.
+    """Return the index entry of a message.
 
     Args:
         row: A row of a message with its searchable text.

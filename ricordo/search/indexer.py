@@ -61,7 +61,9 @@ class Indexer:
         return replace(self, store=FencedStore(self.store, job), payer=payer)
 
     async def flush(self, job: Job, report: Report) -> None:
-        """Remove deleted documents, flush the rest of the buffer, and add an embed job.
+        """Remove deleted documents, and flush the rest of the buffer.
+
+        If an embedding model is configured, a job is added that embeds the flushed documents.
 
         Args:
             job: A job of the kind `search.flush`. Its payload names the partition's `owner_id`.
@@ -97,10 +99,12 @@ class Indexer:
         """Embed the partition's documents that have no vector of the owner's model yet.
 
         Until all documents have vectors of the new model, searches use those of the earlier model.
+        Then the earlier model's vectors are deleted.
 
         Args:
             job: A job of the kind `search.embed`. Its payload names the partition's `owner_id`.
-            report: Gets the number of embedded documents, and the number of all.
+            report: Gets the number of embedded positions, and the number of all. Each part of a
+                text has a position.
         """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import drop_vectors
@@ -152,7 +156,7 @@ class Indexer:
     def index_of(self, owner: Any) -> VectorIndex | None:
         """Return the external index of the owner's vectors, if there is one.
 
-        `owner` is None if the owner was deleted.
+        `owner` is None if the owner was purged.
         """
         return self.indexes.get((owner.vector_db if owner else None) or self.messages_index or "")
 
@@ -167,7 +171,8 @@ class Indexer:
             embedding: The handle of the model, with the suffix `NEW` if its vectors are to replace
                 those of the same model.
             owner: The row of the partition's owner, as `partitions.owner_of` returns it.
-            report: Gets the number of embedded documents, and the number of all.
+            report: Gets the number of embedded positions, and the number of all. Each part of a
+                text has a position.
             earlier_progress: The number of steps that the job has done before; both numbers are
                 raised by it.
         """
@@ -268,7 +273,8 @@ async def _embed(
 ) -> list[VectorRecord]:
     """Return the records with vectors; texts that the provider refuses are left out.
 
-    Raises ModelError if the model refuses every text.
+    `is_usable` says that the model was already tested with a plain text. Raises ModelError if the
+    model refuses that text too, or if a call fails for another reason.
     """
     if not documents:
         return []

@@ -24,7 +24,8 @@ from ricordo.search.scoring import Bools, Integers, Posting, Spread
 from ricordo.search.write_buffer import ROLES, BufferRow, fingerprint, unpack
 
 # A speaker's name, for example, may occur in many documents. If a term occurs in at least this
-# share of them, its posting is spread once and cached.
+# share of them, and in at least LEAST_SPREAD documents, its posting is spread once and cached. A
+# view caches the spreads of at most MOST_SPREADS terms.
 SPREAD_SHARE = 1 / 16
 LEAST_SPREAD = 4096
 MOST_SPREADS = 4
@@ -103,10 +104,7 @@ class PartitionView:
         return reader.posting_of(np.array(records, dtype=reader.POSTING))
 
     def spread(self, posting: Posting, term: str) -> Posting:
-        """Return the term's posting, with its spread if the term is frequent.
-
-        Only the spread of a frequent term is worth caching.
-        """
+        """Return the term's posting, with its cached spread if the term is frequent."""
         if len(posting.positions) < max(SPREAD_SHARE * len(self.records), LEAST_SPREAD):
             return posting
         spread = self.spreads.get(term)

@@ -156,7 +156,9 @@ def lock_partition(tx: Transaction, owner_id: str) -> Any:
 
 
 def models_of(tx: Transaction, owner_id: str) -> list[str]:
-    """Return the embeddings of which the owner's partition has vectors.
+    """Return the handles of the models of which the owner's partition has vectors.
+
+    A handle has the suffix `NEW` if its vectors are not complete yet and will replace others.
 
     Args:
         tx: The transaction.

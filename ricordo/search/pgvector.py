@@ -53,8 +53,8 @@ _MAX_DIMENSIONS = 4000  # limit for a halfvec in an index
 # dimensions: with 200 candidates it finds 0.968 of the ten nearest, with 400 it finds 0.986.
 _LINKS = 16
 _LINKS_WEIGHED = 100
-# PostgreSQL's codes for a full disk and a full memory. While an index is built, that may be the
-# shared memory of parallel workers.
+# PostgreSQL's codes for a full disk and a full memory. While an index is built, both may mean that
+# the shared memory of parallel workers is full.
 _OUT_OF_ROOM = ("53100", "53200")
 _MAX_GROUPS = 10_000
 
@@ -398,7 +398,7 @@ class PgVectorIndex:
 async def index_of(store: Store) -> dict[str, VectorIndex]:
     """Return the index by its name; an empty dict if the store's database does not support it.
 
-    In that case the reason and advice are logged.
+    If a PostgreSQL database does not support it, the reason and advice are logged.
     """
     if not isinstance(store, SqlStore) or store.engine.dialect.name != "postgresql":
         return {}

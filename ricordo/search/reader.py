@@ -522,10 +522,13 @@ def decoded(chunks: Mapping[int, bytes]) -> Posting:
 
 
 def joined_postings(parts: Sequence[Posting]) -> Posting:
-    """Join the postings of one term in several partitions, whose positions follow one another.
+    """Concatenate postings, without weights and spreads.
+
+    A position occurs as often in the result as in the parts.
 
     Args:
-        parts: The postings, in the order of the partitions.
+        parts: The postings, in the order of the result: of one term in several partitions, for
+            example, or of several terms.
     """
     filled = [part for part in parts if len(part.positions)]
     if len(filled) < 2:

@@ -293,7 +293,8 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
         indexer: The indexer with the job's fenced store.
         job: A job of the kind `REINDEX`. Its payload names the partition's `owner_id`.
         report: Gets the number of finished steps, and the number of all. If a model is configured,
-            each document is two steps: it is indexed, then embedded.
+            each document is two steps: it is indexed, then embedded. While it embeds, each part of
+            a long text counts as a step.
     """
     store = indexer.store
     owner_id = str(job.payload["owner_id"])
@@ -331,7 +332,8 @@ async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
     Args:
         indexer: The indexer with the job's fenced store.
         job: A job of the kind `REEMBED`. Its payload names the partition's `owner_id`.
-        report: Gets the number of embedded documents, and the number of all.
+        report: Gets the number of embedded positions, and the number of all. Each part of a text
+            has a position.
     """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search.vectors import drop_vectors

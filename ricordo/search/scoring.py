@@ -325,9 +325,8 @@ def _order(
 ) -> Integers | None:
     """Return the positions sorted by (conversation, created_at, number).
 
-    Returns None if they are sorted already.
-
-    Most partitions need no sorting, or only by conversation.
+    Most partitions need no sorting, or only by conversation. Returns None if all documents have one
+    conversation and are in this order already.
     """
     is_by_time = (number[1:] > number[:-1]).all() and (created_at[1:] >= created_at[:-1]).all()
     if not is_by_time:

@@ -1,7 +1,8 @@
 """The protocol of an external vector service, with its records and filters.
 
-The feature `vector_services` implements it. The built-in search index does not use it. Vectors are
-a cache of stored texts, so a service's vectors may be dropped and sent again at any time.
+The feature `vector_services` implements it for services, and `pgvector.py` for PostgreSQL. Other
+partitions store their vectors in the tables of the search index. Vectors are a cache of stored
+texts, so a service's vectors may be dropped and sent again at any time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +14,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VectorRecord:
-    """A message, passage or chunk, with its vector and filters.
+    """A message or passage with its vector, and the fields by which searches filter.
 
     Attributes:
-        document: The number (`seq`) of the message, passage or chunk.
+        document: The number (`seq`) of the message or passage.
         created_at: Its time in microseconds UTC.
-        role: The role of a message; "" for others.
-        conversation: The conversation of a message, or the file of a chunk.
+        role: The role of a message; "" for a passage.
+        conversation: The conversation of a message; "" for a passage.
         user_id: The user that it is about; "" for none.
         part: The number of a part of a long text, which only the index of this folder has (see
             `text_parts.py`).
@@ -50,8 +51,8 @@ class VectorFilter:
 
     Attributes:
         users: The users that documents may be about; "" is for documents about no user.
-        tags: One of these tags must match.
-        all_tags: All tags must match.
+        tags: A document must have one of these tags; () admits all documents.
+        all_tags: A document must have all of `tags`.
         start: The earliest time in microseconds UTC.
         end: The latest time in microseconds UTC.
     """
@@ -75,7 +76,7 @@ class VectorIndex(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in an archive's `vector_db_provider`: tpuf, pinecone, qdrant."""
+        """The name in an archive's `vector_db_provider`: tpuf, pinecone, qdrant or pgvector."""
         ...
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:

@@ -122,9 +122,9 @@ class Vectors:
     Attributes:
         rows: Floats (m, d) if there are few vectors; bytes (m, d) if there are many.
         scales: One factor for each row (m,): bytes times the factor are floats. None for floats.
-        bits: One bit for each dimension of a vector: 1 if its number is above the mean of all
-            vectors. Row i holds the bits of the dimensions 64 i to 64 i + 63, as one integer for
-            each vector (d / 64, m). None for few vectors.
+        bits: One bit for each dimension of a vector: 1 if its number is above the mean in `common`
+            (0 without one). Row i holds the bits of the dimensions 64 i to 64 i + 63, as one
+            integer for each vector (d / 64, m). None for few vectors.
         common: The common directions of the first `counted` vectors; None if there are too few.
         counted: The number of vectors that give the common directions (see `shared_by`).
     """
@@ -560,7 +560,8 @@ def add_vectors(
             the suffix `NEW`, and no position is left. Otherwise False.
 
     Raises:
-        Conflict: another process stored them meanwhile, or the model's vectors have a new size.
+        Conflict: Another process stored them meanwhile, the model's vectors have a new size, or the
+            partition no longer exists.
     """
     partition = lock_partition(tx, batch.owner_id)
     stored = -1

@@ -188,8 +188,8 @@ _CASE_CHANGE = re.compile(r"(?<=[a-zß-öø-ÿ])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z
 _ACRONYMS = re.compile(r"[A-Z]{2,}s")
 _VERSION = re.compile(r"v([0-9]+\..*)")
 
-# Languages by stop word, in the order of their lists. Of equally likely languages the first is
-# chosen.
+# Languages by stop word, in the order of their lists. Of equally likely languages English is
+# chosen, or else the one whose first stop word comes first in the query.
 _LANGUAGES_OF: Final[dict[str, list[str]]] = {}
 for _code, _stop_words in STOP_WORDS.items():
     for _stop_word in _stop_words:
@@ -325,7 +325,8 @@ def language_of(text: str) -> str:
 def infix(term: str) -> str | None:
     """Return the text to look for inside other terms if no document has this term.
 
-    In this way a search finds compounds. Returns None for a term that cannot be part of another.
+    In this way a search finds compounds. Returns None for a term that is too short, or that does
+    not consist of letters only.
 
     Args:
         term: A term of a query.

@@ -43,7 +43,7 @@ ROLES = ("", "system", "user", "assistant", "tool", "approval", "summary")
 # A label is a term that cannot occur in a text. It finds the documents that are marked with it.
 LABEL = "\x01"
 _MAX_TERM_BYTES = 512
-# Indexed words of a text.
+# The most terms of a text that are indexed.
 MOST_WORDS = 20_000
 # PostgreSQL clears deleted rows too late: with 100,000 of them in the buffer, a search took 20 ms
 # longer. So a process vacuums the buffer after this many deletions, unless another process is doing

@@ -448,7 +448,7 @@ def _filter(conditions: list[Condition]) -> Any:
 def configured_indexes(_settings: Settings) -> list[VectorIndex]:
     """Return an index for each configured service.
 
-    A service is called only if an archive that chose it is written or searched.
+    A service is called only if archives use it, or if the setting `message_vectors` names it.
     """
     settings = VectorSettings.current()
     indexes: list[VectorIndex] = []

@@ -7,7 +7,10 @@ from ricordo.setting_types import PREFIX, Address, FeatureSettings, Folder, Host
 
 
 class VectorSettings(FeatureSettings):
-    """Vector databases, by their usual variables. One is called only for archives that use it."""
+    """Vector databases, by their usual variables.
+
+    One is called only for archives that use it, and for messages if `message_vectors` names it.
+    """
 
     model_config = SettingsConfigDict(env_prefix="", populate_by_name=True)
 

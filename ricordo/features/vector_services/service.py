@@ -316,10 +316,10 @@ class ServiceIndex(ABC):
         return Unavailable(f"{self._shown_name} {problem}")
 
     def failed(self, message: str) -> Unavailable:
-        """Return the error for a request that the service refused.
+        """Return the error for a request that failed for another reason.
 
         Args:
-            message: The service's message; it is quoted, cut, after the name of the service.
+            message: The reason. It is quoted after the name of the service, cut to 200 characters.
         """
         return Unavailable(f"{self._shown_name} failed{self._quote(message)}.")
 

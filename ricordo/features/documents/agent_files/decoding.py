@@ -13,7 +13,8 @@ from ricordo.domain.text import normal_json
 from ricordo.errors import Invalid
 from ricordo.features.documents.agent_files.tolerance import ImportNotes, storable
 
-# Some servers wrote a file as a JSON string, and some exports were encoded a second time.
+# The most JSON strings around a file. Some servers wrote a file as a JSON string, and some exports
+# were encoded a second time.
 _MOST_LAYERS = 4
 # Characters of the file that an error quotes.
 _MOST_QUOTED = 40
@@ -23,17 +24,18 @@ _BYTE_ORDER_MARK = "\ufeff"
 def decode(data: bytes, notes: ImportNotes) -> Any:
     """Return the decoded content of the file.
 
-    Raises Invalid with the position where the file is cut off or is not JSON.
+    Raises Invalid if the file is empty, cut off, not JSON or nested too deeply. The error names the
+    position of the fault.
     """
     content = _loads(_text_of(data), notes)
     for _ in range(_MOST_LAYERS):
         if not isinstance(content, str):
-            return normal_json(storable(content, notes))
+            break
         notes.add(
             "The file was a JSON string that contains the agent file; the content of the string was read."
         )
         content = _loads(content, notes)
-    return content
+    return normal_json(storable(content, notes))
 
 
 def _text_of(data: bytes) -> str:

@@ -2,9 +2,10 @@
 
 The file begins with the parts that other servers read (`.af` of the retired Letta V1 server
 0.16.8). The part `ricordo` then contains the complete agent. Ids are local to the file.
-Conversations, passages, blocks and folders about one user are left out, since files are passed on
-to others. Hidden conversations are left out too. The agent's messages are those of the chosen or
-the caller's default conversation. The file contains the names of secrets but not their values.
+Conversations, passages, blocks, folders and schedules of one user are left out, since files are
+passed on to others. Hidden conversations are left out too. The agent's messages are those of the
+chosen conversation, or else of the caller's default one. The file contains the names of secrets but
+not their values.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +39,7 @@ from ricordo.storage.conversations import ConversationFilter
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-# The label of an egress policy (`domain/egress.py`). Other servers ignore this field.
+# The field with the label of an egress policy (`domain/egress.py`). Other servers ignore it.
 EGRESS = "egress"
 _ALL = Page(limit=1_000_000, order="asc")
 # Fields of an agent's response that a request for a new agent has too.

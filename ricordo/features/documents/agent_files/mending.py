@@ -122,8 +122,8 @@ _NOT_IN_LABELS = re.compile(r"[\x00-\x1f\x7f<>\\]+")
 class MendedFile:
     """A file that can be imported.
 
-    `tools` are the tools with source code. `labels` maps invalid labels in the file to the mended
-    labels.
+    `tools` are the tools with source code, each with its id in the file, the request that creates
+    it, and its schema. `labels` maps invalid labels in the file to the mended labels.
     """
 
     content: Json
@@ -140,7 +140,7 @@ def mend(content: Any, notes: ImportNotes) -> MendedFile:
         notes: Gets notes on the changes.
 
     Raises:
-        Invalid: It contains no agent.
+        Invalid: The content is no agent file, or has no agent that can be read.
     """
     content = storable(content, notes)
     if not isinstance(content, dict) or not isinstance(content.get("agents"), list):

@@ -75,7 +75,6 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
     has_sleeptime = agent.get("enable_sleeptime") is True and agent.get("id") not in _managers(
         content
     )
-    # The file lists all rules of the agent, including those of its base tools.
     spec = spec_of(runtime, body)
     blocks = [
         replace(block, egress=entry.get(export.EGRESS))
@@ -84,6 +83,7 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
     return replace(
         spec,
         blocks=tuple(blocks),
+        # The file lists all rules of the agent, including those of its base tools.
         has_base_rules=False,
         beginning=(),
         has_sleeptime=has_sleeptime,

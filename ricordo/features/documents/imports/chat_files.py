@@ -114,9 +114,10 @@ def kind_of(entry: Json) -> str | None:
 
 
 def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMember | str]:
-    """Yield the file's chats; for an unreadable entry, yield the reason instead.
+    """Yield the file's chats.
 
-    Raises Invalid if the rest of the file cannot be read.
+    For an unreadable entry it yields the reason as a text. For a zip file it also yields the files
+    in it that are not imported. Raises Invalid if the rest of the file cannot be read.
     """
     if kind == "pasted":
         yield _pasted(file)
@@ -206,9 +207,9 @@ def _streams(file: IO[bytes]) -> Iterator["_Bounded | SkippedMember"]:
 
 
 def _entries(stream: _Bounded) -> Iterator[bytes | None]:
-    """Yield the JSON of each entry of the list; None for a long entry.
+    """Yield the JSON of each entry of the file's list; None for an entry longer than `LONGEST`.
 
-    An entry is long if it exceeds `LONGEST`. Only one is in memory at a time.
+    Only one entry is in memory at a time. A file that is one object is read whole.
     """
     block = stream.read(_BLOCK)
     if not (first := block.lstrip(b"\xef\xbb\xbf \t\r\n")).startswith(b"["):
@@ -372,7 +373,7 @@ def _claude(entry: Json) -> ExportedChat | list[ExportedChat]:
 
 def _add_claude_message(chat: ExportedChat, id: str, message: Json) -> None:
     pieces = [piece for piece in message.get("content") or () if isinstance(piece, dict)]
-    texts = _members(pieces, "text", "text") or [str(message.get("text") or "")]
+    texts = _field_texts(pieces, "text", "text") or [str(message.get("text") or "")]
     for attachment in message.get("attachments") or ():
         name = attachment.get("file_name") or "Attachment"
         texts.append(f"{name}:\n{attachment.get('extracted_content') or ''}")
@@ -381,12 +382,12 @@ def _add_claude_message(chat: ExportedChat, id: str, message: Json) -> None:
     _leave_files(chat, message)
     role = {"human": "user"}.get(message["sender"], message["sender"])
     text = "\n".join(filter(None, texts))
-    thoughts = "\n".join(_members(pieces, "thinking", "thinking"))
+    thoughts = "\n".join(_field_texts(pieces, "thinking", "thinking"))
     _add(chat, id, role, text=text, created=message.get("created_at"), thoughts=thoughts)
 
 
-def _members(pieces: Iterable[Json], kind: str, name: str) -> list[str]:
-    """Return this member of all pieces of a kind, joined as text."""
+def _field_texts(pieces: Iterable[Json], kind: str, name: str) -> list[str]:
+    """Return the values of this field as texts, one for each piece of the kind."""
     return [str(piece.get(name) or "") for piece in pieces if piece.get("type") == kind]
 
 
@@ -403,12 +404,12 @@ def _claude_memories(entry: Json) -> list[ExportedChat]:
             if source != "chats":
                 metadata["project_uuid"] = str(source)
             memory = {"text": text.strip(), "tags": ["memory"], "metadata": metadata}
-            found = ExportedChat(f"memory/{account}/{source}", text.strip(), memory=memory)
+            exported = ExportedChat(f"memory/{account}/{source}", text.strip(), memory=memory)
             if source == "chats":
-                found.remembered += (
+                exported.remembered += (
                     RememberedText(paragraph, "memory") for paragraph in paragraphs_of(text)
                 )
-            memories.append(found)
+            memories.append(exported)
     if not memories:
         raise Invalid("it has no memory")
     return memories

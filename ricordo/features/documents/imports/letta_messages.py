@@ -151,7 +151,7 @@ def _read(run: LettaRun, row: Row, thread: _Thread, calls: _Calls) -> Message | 
 
 
 def _output(tool_return: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the tool's output as lists of lines, even if it was one text."""
+    """Return the tool's outputs as lists of texts; an output that is one text becomes a list."""
     streams = {name: tool_return.get(name) for name in ("stdout", "stderr")}
     return {
         name: [value] if isinstance(value, str) else value or [] for name, value in streams.items()

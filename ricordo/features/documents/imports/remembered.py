@@ -140,8 +140,7 @@ def propose_remembered(
         user: The user.
         author: The agent that gets the import; for a list, the system.
         text: The line, which counts as untrusted.
-        expires_after: The lifetime of the proposal in microseconds; None if it
-            never expires.
+        expires_after: The lifetime of the proposal in microseconds; None if it never expires.
 
     Returns:
         False if the memory or a proposal contains the line already.
@@ -164,4 +163,5 @@ def propose_remembered(
     return not proposal.is_repeated
 
 
+# Errors of `propose_remembered` after which only one text is left out.
 REFUSALS = (Invalid, Conflict, Forbidden, TooLong)

@@ -52,9 +52,10 @@ _TOKEN_CHARACTERS = 4  # on average
 class Target:
     """The agent and the user that receive an export.
 
-    `source` is the name of the source in the records. If the caller may not archive, only the chats
-    of a file are imported, not its memories. Texts that the other assistant remembered become
-    proposals for the user `memory_of`, who is None if the import is for everybody.
+    `source` is the name of the source in the records. `takes_memories` is False if the caller may
+    not archive; then only the chats of a file are imported, not its memories. Texts that the other
+    assistant remembered become proposals for the user `memory_of`. If the import is for everybody,
+    `memory_of` is None, and there are no proposals.
     """
 
     scope: Scope
@@ -299,8 +300,8 @@ async def _import_chat(runtime: Runtime, target: Target, chat: ExportedChat) -> 
 def _messages(target: Target, chat: ExportedChat, now: int) -> list[Message]:
     """Return the messages as they are stored.
 
-    Times of messages never decrease. A message without a time, or with an earlier time than the
-    message before it, gets a time just after that message.
+    Each message is later than the message before it. A message whose time is missing or too early
+    gets a time just after that message.
     """
     organization = target.scope.organization_id
     stored = []

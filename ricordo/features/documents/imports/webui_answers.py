@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Each match ends before the next one begins. Without this limit, a text with many unclosed blocks
-# would take quadratic time.
+# A match contains no beginning of another block. Without this limit, a text with many unclosed
+# blocks would take quadratic time.
 _DETAILS = re.compile(
     r"<details\b([^<>]*)>((?:(?!<details\b).)*?)</details>\n?", re.DOTALL | re.IGNORECASE
 )

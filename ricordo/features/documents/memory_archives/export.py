@@ -10,7 +10,7 @@
     manifest.json         the person, and a hash of each file
 
 Only a small part of the archive is in memory at a time. Texts and history show the state when the
-export began. Settings and proposals are read after them.
+export began. The other files show the state when they are read.
 """
 
 import asyncio

@@ -63,8 +63,8 @@ class ArchivedUser(_Record):
 class Manifest(_Record):
     """The archive's format, its person, the tip of the history, and a SHA-256 for each file.
 
-    `content` is a SHA-256 over the names and hashes of all files. Equal memories have equal content
-    hashes.
+    `content` is a SHA-256 over the names and hashes of all files except the manifest. Equal
+    memories have equal content hashes.
     """
 
     format: str
@@ -409,7 +409,9 @@ class ManifestBuilder:
 
 
 def content_hash(hashes: Mapping[str, str]) -> str:
-    """Return the SHA-256 over the sorted lines `<hash>  <name>`, as `sha256sum` prints them.
+    """Return the SHA-256 over lines `<hash>  <name>`, sorted by name.
+
+    They have the form that `sha256sum` prints.
 
     Args:
         hashes: The SHA-256 of each file, in hex digits, by its name.

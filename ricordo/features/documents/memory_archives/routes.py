@@ -19,7 +19,8 @@ from ricordo.memory import user_memory
 router = Routes(prefix="/users/{user_id}", tags=["users' memory"], scope="memory")
 _imports = Routes(prefix="/v1/imports", tags=["imports"], scope="memory")
 _ZIP = "application/zip"
-# A restore is one transaction. On SQLite it blocks all other writes.
+# The most bytes of an unpacked archive over HTTP. There is a limit because a restore is one
+# transaction, which on SQLite blocks all other writes.
 _MOST_UNPACKED = 256 * 1024 * 1024
 
 

@@ -26,8 +26,9 @@ async def restore_archive(
         most_bytes: The limit of the unpacked archive in bytes; None sets no limit.
 
     Raises:
-        Invalid, TooLong: if the archive cannot be read.
-        Conflict: if the user has memory on this server.
+        Invalid, TooLong: if the archive cannot be read, or its history was changed.
+        Conflict: if the user has memory on this server, or the server has a part of the archive
+            already.
     """
     user_files = runtime.plugins.user_files()
 

@@ -1,8 +1,8 @@
 """The job that brings the agents of a template to a version.
 
 Each agent is changed in one transaction. If the job is killed, it continues with the remaining
-agents. Only blocks of the agent itself are written. Its history, its archives and all data of users
-are not changed.
+agents. Only blocks of the agent itself are written. Its messages, its archives and all data of
+users are not changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -299,7 +299,8 @@ def _change_block(tx: Transaction, block: Block, spec: BlockSpec, migration: Mig
     """Give the block the template's text and settings.
 
     Its policy stays. The block may become read-only, but never writable, and its egress policy may
-    become stricter.
+    become stricter. If its policy leaves changes to its owner, the text is only proposed, and the
+    settings stay, except for the egress policy.
     """
     if (label := join(block.egress, spec.egress)) != block.egress:
         # A stricter policy reveals nothing, so the owner is not asked.
@@ -319,24 +320,27 @@ def _change_block(tx: Transaction, block: Block, spec: BlockSpec, migration: Mig
         read_only=block.read_only or spec.read_only,
         tags=tuple(sorted({*block.tags, *spec.tags})),
     )
-    if not _is_proposed(tx, block, value, migration) and changed != block:
+    if not _asks_owner(tx, block, value, migration) and changed != block:
         submission.change(tx, block, changed, migration.edit)
 
 
 def _remove_block(
     tx: Transaction, agent: Agent, block: Block, migration: Migration, chain: Chain | None
 ) -> None:
-    """Delete the block if it belongs to the agent; detach it if it is shared."""
+    """Delete the block if it belongs to the agent; detach it if it is shared.
+
+    If its policy leaves changes to its owner, the deletion is only proposed.
+    """
     if chain is None or block.chain_id != chain.id:
         blocks.detach(tx, agent.id, block.id)
-    elif not _is_proposed(tx, block, None, migration):
+    elif not _asks_owner(tx, block, None, migration):
         submission.remove(tx, block, migration.edit)
 
 
-def _is_proposed(tx: Transaction, block: Block, text: str | None, migration: Migration) -> bool:
-    """Propose the text if the block's policy leaves the decision to its owner.
+def _asks_owner(tx: Transaction, block: Block, text: str | None, migration: Migration) -> bool:
+    """Propose the text if the block's policy leaves changes to its owner.
 
-    Returns True if it was proposed.
+    Returns True if the policy does, even if the text is not new, so that nothing was proposed.
     """
     if block.rule in _ASKS and text != block.value:
         draft = ProposalDraft(block.chain_id, block.label, text, block)

@@ -96,7 +96,7 @@ class TemplateAgentsRequest(RequestModel):
 
     @property
     def beginning(self) -> tuple[NewMessage, ...] | None:
-        """The first messages of the agent; None for those of its type."""
+        """The first messages of the agent; None for the usual ones of its agent type."""
         if self.initial_message_sequence is None:
             return None
         return tuple(map(new_message, self.initial_message_sequence))

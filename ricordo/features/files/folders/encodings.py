@@ -20,6 +20,7 @@ _CANDIDATES = (
     *("iso8859_2", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874"),
 )
 _LOOKED_AT = 16 * 1024  # bytes
+# The guess is unsure if another reading's score differs by less than this from the best.
 _NEAR = 0.05
 # Lead bytes of the common ideographs, which are the first level of each national standard. For
 # Korean they are the lead bytes of the syllables.
@@ -152,7 +153,7 @@ def _readings(content: bytes, *, is_cut: bool) -> Iterator[tuple[float, str, str
 
 def _coherence(content: bytes, names: list[str]) -> dict[str, float]:
     """Return how well a language is recognized in each of these encodings, if one is."""
-    # takes 20 ms, so it is not imported at a server's start
+    # This import takes 20 ms, so it is not done at a server's start.
     from charset_normalizer import from_bytes
 
     return {match.encoding: match.coherence for match in from_bytes(content, cp_isolation=names)}

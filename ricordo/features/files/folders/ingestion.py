@@ -1,6 +1,7 @@
 """Background jobs that ingest uploaded files and purge deleted files.
 
-Ingestion first stores the text, then its chunks in portions. A killed job repeats no portion.
+Ingestion stores the text together with the first portion of its chunks, then the other portions. A
+killed job repeats no portion.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from ricordo.storage.engine.store import Transaction
 INGEST = "files.ingest"
 PURGE = "files.purge"
 _PORTION = 200  # chunks of one transaction
-_PURGED = 100
+_PURGED = 100  # chunks that one transaction purges
 
 
 def add_ingestion(tx: Transaction, file: File) -> None:

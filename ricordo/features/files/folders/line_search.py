@@ -38,8 +38,9 @@ class LineMatch:
 class LineSearch:
     """One search and its matches so far.
 
-    `matches` are those after the first `skip`, each with `around` lines before and after it. To
-    save time, whole pieces are searched first, and lines only in files with a match.
+    `matches` are the matches after the first `skip`, at most `PAGE` of them, each with `around`
+    lines before and after it. To save time, the whole pieces of a file are searched first, and its
+    lines only if a piece matches.
     """
 
     pattern: str
@@ -86,7 +87,7 @@ class LineSearch:
 
     def _may_match(self, texts: Sequence[str]) -> bool:
         """Return False if no line of these pieces matches."""
-        # A match in a line that was cut into pieces is in none of them.
+        # A match in a line that was cut into pieces may be in none of the pieces.
         has_cut_line = any(not text.endswith("\n") for text in texts[:-1])
         if self._text is None or has_cut_line:
             return True

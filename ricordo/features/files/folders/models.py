@@ -128,7 +128,7 @@ class SizesResponse(ResponseModel):
 
 
 class AgentFileResponse(ResponseModel):
-    """A file that an agent has or had open.
+    """A file of an agent's folders, and whether the agent has it open.
 
     Lines count from 1. `visible_content` is the text that the prompt shows of an open file.
     """
@@ -146,7 +146,7 @@ class AgentFileResponse(ResponseModel):
 
 
 class AgentFilesResponse(ResponseModel):
-    """One page of the files that an agent has or had open."""
+    """One page of the files of an agent's folders."""
 
     files: list[AgentFileResponse]
     next_cursor: str | None

@@ -17,7 +17,8 @@ MOST_PAGES = 5_000
 _LEVELS = frozenset("123456789")  # of headings in Word
 MOST_ROWS = 200_000
 MOST_UNPACKED = 300 * 2**20
-# characters: one more than the caller accepts, so that the caller notices a longer text
+# The most characters of a text: one more than the caller accepts, so that the caller notices a
+# longer text.
 MOST = 10_000_001
 
 
@@ -218,7 +219,8 @@ def parts_of_email(content: bytes) -> Iterator[str]:
 def text_of_part(part: Any) -> str:
     """Return the text of a part of an e-mail.
 
-    The part's header names its encoding. Without a known one, the page itself may name it.
+    The part's header names its encoding. If that encoding is missing or unknown, an HTML page may
+    name its own, and plain text is read by `decoded`.
     """
     is_html = part.get_content_type() == "text/html"
     try:
@@ -231,7 +233,7 @@ def text_of_part(part: Any) -> str:
 
 
 def decoded(content: bytes) -> str:
-    """Return a text without a known encoding: UTF-8, or else the encoding of Windows."""
+    """Return a text without a known encoding: UTF-8, or else Windows-1252."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,7 +1,8 @@
 """Queries of folders, files and texts, and of the agents that use them.
 
-A user's rows are found only in that user's scope and in a scope without a subject. Files that are
-being deleted are never found.
+A function with a `scope` finds a user's rows only in that user's scope and in a scope without a
+subject. A function without one finds the rows of any user, so its caller checks the rights. Deleted
+files that are not purged yet are found only by functions that say so.
 """
 
 from collections import Counter

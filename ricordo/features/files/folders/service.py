@@ -26,7 +26,9 @@ TOOLS = ("open_files", "grep_files", "semantic_search_files")
 MARK = "has_folders"  # in the settings of an agent with folders
 DETACH = "files.detach_folder"
 DETACHED_AT_ONCE = 50  # agents
-_ATTEMPTS = 100  # each killed one may have detached many agents
+# Attempts of the job that detaches a folder. The limit is high, since a killed attempt may have
+# detached many agents.
+_ATTEMPTS = 100
 _LONGEST_NAME = 255
 _PART = 1024 * 1024  # bytes of one row of an upload
 
@@ -146,7 +148,8 @@ def update_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
 def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
     """Detach the folder from its agents and hide it at once.
 
-    If very many agents have it, a job detaches the others. Then a job purges its contents.
+    If more than `DETACHED_AT_ONCE` agents have it, a job detaches the others. When no agent has it,
+    a job purges its contents.
 
     Args:
         tx: The transaction.
@@ -314,10 +317,9 @@ def set_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequen
 
 
 def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) -> None:
-    """Detach the folder from the agent.
+    """Detach the folder from the agent; nothing changes if it is not attached.
 
-    If the agent then has no folder, the tools that read files are detached too, even if this folder
-    was not attached.
+    With the agent's last folder, the tools that read files are detached too.
 
     Args:
         tx: The transaction.

@@ -2,7 +2,7 @@
 
 A folder has an archive with the same id; the routes of archives do not show it. Its passages are
 the chunks of the folder's files. So they are indexed, embedded, searched, rebuilt and purged like
-all passages. A folder that belongs to a user names the user in each of its rows.
+all passages. The rows of a user's folder, of its files and of its passages name the user.
 """
 
 from sqlalchemy import Column, Index, LargeBinary, UniqueConstraint

@@ -38,7 +38,7 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
     space = Space(context.state.agent.organization_id, user_id)
     await context.store.write(lambda tx: service.write(tx, space, path, pdf))
     # Return only addresses, since a PDF does not belong in a context window. The chat's stream
-    # names the artifact, and the pipe shows it.
+    # names the artifact, and the pipe of Open WebUI shows it.
     return {
         "file": path,
         **details,

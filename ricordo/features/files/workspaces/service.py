@@ -16,9 +16,9 @@ from ricordo.storage import organizations, users
 from ricordo.storage.engine.store import Transaction
 
 LARGEST = 5_000_000  # bytes of a file
-_LONGEST_PATH = 500
-_LONGEST_PART = 120
-_DEEPEST = 12
+_LONGEST_PATH = 500  # bytes
+_LONGEST_PART = 120  # bytes of one name in a path
+_DEEPEST = 12  # names in a path
 _LONGEST_STEM = 60  # bytes of a name that gets a number
 _LONGEST_SUFFIX = 30  # bytes; a longer suffix counts as part of the name
 _LONGEST_INSTRUCTIONS = 20_000  # characters of CLAUDE.md in a prompt

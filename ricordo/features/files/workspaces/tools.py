@@ -232,7 +232,10 @@ def _within(folder: str) -> str:
 
 
 def _room() -> int:
-    """Return the most bytes that a command may write or answer: twice the limit of a workspace."""
+    """Return twice the limit of a workspace in bytes.
+
+    A command's answer may have so many bytes, and its files in the sandbox twice as many.
+    """
     return WorkspaceSettings().workspace_mb * 2_000_000
 
 

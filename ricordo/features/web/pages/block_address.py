@@ -21,8 +21,8 @@ from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-# The most characters of texts whose words are counted for a timeline. A longer history has no
-# counts.
+# The most characters of texts whose words are counted for a timeline, estimated by the length of
+# the newest text. A longer history has no counts.
 _MOST_COUNTED = 400_000
 
 

@@ -239,7 +239,7 @@ async def change_line(request: Request, agent_id: str) -> Response:
     address = await request.app.state.runtime.store.read(
         lambda tx: find_block(tx, scope, block_keys)
     )
-    # Refuse another user's block before this call, which may begin a conversation.
+    # `find_block` comes first, so that a foreign block is refused before a conversation may begin.
     conversation = await _conversation(request, agent_id, form.get("conversation"))
     old = form.get("old", "")
     lines = address.block.value.split("\n") if address.block else []
@@ -401,8 +401,8 @@ async def _turns(
 ) -> list[ShownTurn]:
     """Return the turns with their changes of memory and with their versions.
 
-    With `is_end` no messages follow, so the last turn is complete unless it still runs. The first
-    turn may have begun before them, with the message `before_id`.
+    With `is_end` no messages follow, so the last turn is complete unless it still runs. The message
+    `before_id` comes right before `messages`; it may belong to the first turn.
     """
     turns = list(turns_of(messages))
     scope: Scope = request.scope[REQUEST_SCOPE]

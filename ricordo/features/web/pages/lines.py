@@ -65,8 +65,8 @@ async def show_line(request: Request) -> Response:
 async def change_line(request: Request) -> Response:
     """Save the text of a line or of a field, or with `forget` remove the line.
 
-    In a user's block, later changes of other lines are kept. A change of the same line, and any
-    later change of another block, leads to the editor.
+    In a user's block, later changes of other lines are kept, and a later change of the same line
+    leads to the editor. In any other block, every later change leads to the editor.
     """
     address = await open_block(request)
     form = await form_of(request)

@@ -115,8 +115,8 @@ async def _rules(api: Api, path: str) -> tuple[list[str], str | None]:
 def put_off(request: Request, response: Response, ids: Sequence[str]) -> None:
     """Let this browser show these proposals folded for a day; they still wait.
 
-    The cookie has the end of each id with its last minute in hexadecimal digits, as in
-    `0123456789ab-1c9c380`.
+    The cookie has the end of each id, with the minute from which its proposal is shown again, in
+    hexadecimal digits, as in `0123456789ab-1c9c380`.
 
     Args:
         request: The request, whose cookie has the ids of earlier calls.

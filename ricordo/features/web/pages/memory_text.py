@@ -1,4 +1,7 @@
-"""A block's text in a form for people: lines of Markdown, or the fields of its schema. Pure."""
+"""A block's text in a form for people: lines of Markdown, or the fields of its schema.
+
+The functions are pure.
+"""
 
 import re
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Lists for pages: records of storage with the addresses of their pages.
 
-They need one statement for a list, while the API would need one call for each row.
+They need a few statements for a list, while the API would need one call for each row.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -76,12 +76,13 @@ def undo_of_approval(tx: Transaction, scope: Scope, proposal_ids: Sequence[str])
         The address; "" if the proposals concern several blocks or cannot be read.
     """
     try:
-        found = [proposal(tx, scope, id) for id in proposal_ids]
+        proposals = [proposal(tx, scope, id) for id in proposal_ids]
     except RicordoError:
         return ""
-    if len({(waiting.owner.path, waiting.proposal.label) for waiting in found}) != 1:
+    if len({(waiting.owner.path, waiting.proposal.label) for waiting in proposals}) != 1:
         return ""
-    owner, label, block_id = found[0].owner, found[0].proposal.label, found[0].block_id
+    first = proposals[0]
+    owner, label, block_id = first.owner, first.proposal.label, first.block_id
     block = stored_blocks.get(tx, scope, block_id) if block_id else None
     if block is None:
         return f"{owner.path}/remove/{quote(label)}" if owner.kind == "user" else ""
@@ -371,8 +372,9 @@ def messages_of_runs(
 
 @dataclass(frozen=True, slots=True)
 class RunChanges:
-    """The changes of a run in memory: labels by owner, and waiting proposals.
+    """The changes of memory by one run.
 
+    `applied` has an owner and a label for each changed block, and `proposed` the waiting proposals.
     `users` are the owners whose changes can be undone.
     """
 
@@ -387,7 +389,7 @@ class RunChanges:
 def changes_of_runs(
     tx: Transaction, scope: Scope, run_ids: Iterable[str]
 ) -> Mapping[str, RunChanges]:
-    """Return the changes of each run in memory that the caller may see.
+    """Return the changes of memory by each run, as far as the caller may see them.
 
     Args:
         tx: The transaction.

@@ -162,9 +162,9 @@ async def _facts(
 
 
 async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list[Any]:
-    """Return the API's search results.
+    """Return found messages of all agents, in the form of the API.
 
-    If there are very many agents, only recent ones are searched.
+    If there are more than 100 agents, only those that were used last are searched.
     """
     runtime = request.app.state.runtime
     context = await for_user(HttpCall(runtime, request.scope[REQUEST_SCOPE], request), body.user_id)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from letta_client import BadRequestError
 from pydantic import AfterValidator, ValidationInfo, create_model
 
+from ricordo.features.documents.agent_files.decoding import decode
 from ricordo.features.documents.agent_files.mending import mend
 from ricordo.features.documents.agent_files.tolerance import ImportNotes, fitted
 from ricordo.storage.engine.store import SqlStore
@@ -445,6 +446,14 @@ def test_each_irregularity_of_a_file_is_imported_with_a_warning(api: Api) -> Non
         assert odd.words in text, (odd.words, warnings)
         assert said in text, (said, warnings)
         assert odd.holds(agent), (odd.words, agent)
+
+
+@pytest.mark.parametrize("layers", range(5))
+def test_a_file_in_several_json_strings_is_read_like_the_file(layers: int) -> None:
+    text = '{"name": "Ame\u0301lie\\u0000"}'
+    for _ in range(layers):
+        text = json.dumps(text)
+    assert decode(text.encode(), ImportNotes()) == {"name": "Am\u00e9lie"}
 
 
 @pytest.mark.parametrize("files", [20, pytest.param(200, marks=pytest.mark.soak)])
