@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
+from ricordo.domain.message import ReasoningPart, TextPart
+from ricordo.domain.model import ModelReply
 from ricordo.settings import ProviderSettings, Settings
 from tests.seams.server import MODEL, Gate, ServerInThread, call, serving
 
@@ -283,6 +285,22 @@ def test_open_webui_lists_the_agents_and_streams_their_answers(
             if each.message_type == "user_message"
         ]
         assert sorted(map(str, said)) == ["And now?", "How is the weather?"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "shown"),
+    [
+        ((TextPart("One, two, th"),), "One, two, th"),
+        ((ReasoningPart("Let me count."),), "The model reached its limit of tokens"),
+    ],
+)
+def test_open_webui_shows_an_answer_at_the_limit_of_tokens_or_the_reason(
+    pipe: Any, school: ServerInThread, parts: tuple[TextPart | ReasoningPart, ...], shown: str
+) -> None:
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        agent = client.agents.create(model=MODEL)
+    school.says(ModelReply(parts, finish="length"))
+    assert "".join(chat(pipe, agent.id, "Count.", __chat_id__="c1")).startswith(shown)
 
 
 def test_open_webui_shows_proposals_and_sends_edits_and_stops(

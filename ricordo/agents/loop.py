@@ -23,6 +23,7 @@ from ricordo.agents.context_limit import (
 )
 from ricordo.agents.feed import Deltas
 from ricordo.agents.step_decisions import (
+    WITHHELD,
     NextAction,
     OfferedTools,
     ParsedReply,
@@ -46,7 +47,7 @@ from ricordo.domain.event import (
     StepSaved,
     ToolProgress,
 )
-from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, ModelSettings, Restarted
 from ricordo.errors import Invalid, ModelError
 from ricordo.llm.adaptation import reads_plain_results
@@ -71,10 +72,6 @@ from ricordo.tools.toolbox import CallingStep, ToolContext
 
 log = logging.getLogger(__name__)
 _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
-_WITHHELD = (
-    "The provider's content filter withheld the answer. Say it in other words, or use another "
-    "model."
-)
 _ATTEMPTS = 5
 # The attempts with a shorter request, after a refusal that only its size can explain.
 _JUDGED_ATTEMPTS = 3
@@ -116,10 +113,9 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
                 yield item
         if reply is None:
             raise ModelError("llm_empty_response", "The model's answer was empty. Try again.")
-        if reply.finish == "content_filter" and not any(
-            isinstance(part, ToolCallPart | TextPart) for part in reply.parts
-        ):
-            raise ModelError("llm_bad_request", _WITHHELD)
+        is_withheld = reply.finish == "content_filter" and not reply.has_text
+        if is_withheld and not any(isinstance(part, ToolCallPart) for part in reply.parts):
+            raise ModelError("llm_bad_request", WITHHELD)
         parsed = parse_reply(reply, offered)
         reply = replace(reply, parts=parsed.parts)
         if not parsed.is_waiting and any(call.name in offered.acting for call in parsed.calls):

@@ -72,6 +72,14 @@ _NOT_IN_A_CALL: frozenset[ToolType] = frozenset(
 SEARCH_MEMORY = "search_memory"
 # After this number of calls of other tools, the agent must call a tool that the client requires.
 _OWN_CALLS = 5
+CUT_OFF = (
+    "The model reached its limit of tokens before it gave an answer. Raise the agent's "
+    "max_output_tokens, or ask for less at once."
+)
+WITHHELD = (
+    "The provider's content filter withheld the answer. Say it in other words, or use another "
+    "model."
+)
 REMINDER = (
     "Your reply called no tool, so the user has not seen it. Call a tool now; "
     "to answer the user, call send_message."
@@ -138,12 +146,13 @@ class ParsedReply:
 class NextAction:
     """The action after a step: the end of the turn, or another step.
 
-    The next step begins with a heartbeat message if the agent needs one. `finished` are the step's
-    calls that the tool rules count from now on.
+    The next step begins with a heartbeat message if the agent needs one. `error` says why the turn
+    ends without an answer. `finished` are the step's calls that the tool rules count from now on.
     """
 
     stop: StopReason | None = None
     heartbeat: str | None = None
+    error: str | None = None
     finished: tuple[FinishedCall, ...] = field(default=(), compare=False)
 
 
@@ -530,7 +539,7 @@ def next_action(
         has_failed = any(result.status == "error" for result in results)
         action = _after_calls(offered, parsed, outcome, has_failed=has_failed)
     elif reply and reply.finish == "length":
-        action = NextAction("max_tokens_exceeded")
+        action = _after_cut(offered, reply)
     elif offered.speaks_by_tools and offered.tools:
         action = NextAction(heartbeat=REMINDER)
     else:
@@ -551,6 +560,12 @@ def next_action(
     elif is_last and action.stop is None:
         action = NextAction("max_steps")
     return replace(action, finished=latest)
+
+
+def _after_cut(offered: OfferedTools, reply: ModelReply) -> NextAction:
+    """Return the end after a reply without calls that reached the model's limit of tokens."""
+    has_answer = not offered.speaks_by_tools and reply.has_text
+    return NextAction("max_tokens_exceeded", error=None if has_answer else CUT_OFF)
 
 
 def _after_calls(

@@ -154,7 +154,8 @@ async def save_step(
         if reply:
             run = run.with_step(reply.usage)
         if action.stop:
-            run = run.ended(action.stop, now)
+            error = {"type": "llm_empty_response", "message": action.error}
+            run = run.ended(action.stop, now, error if action.error else None)
         runs.save(tx, run)
         commit_outcome = commit(tx, turn.state, step.memory, turn.request.scope, edits)
         for job in step.jobs:

@@ -243,7 +243,7 @@ class LiveRun:
                 else:
                     self._feed.publish(event)
             if end_event:
-                return end_event
+                return end_event if end_event.run.error is None else _failure_of(end_event.run)
             ending = _Ending("error", "internal_error", "The loop ended without ending its run.")
         except asyncio.CancelledError:
             ending = _Ending("cancelled", "cancelled", "The turn was stopped before its end.")
@@ -296,15 +296,9 @@ class LiveRun:
         await self._after_close(closed_run)
         # A save may have completed while this task was being cancelled. No reader got its messages.
         self._feed.catch_up()
-        if closed_run.status in ("completed", "cancelled"):
+        if closed_run.error is None:
             return RunEnded(closed_run)
-        stored_error = closed_run.error or {}
-        return Failed(
-            closed_run,
-            stored_error.get("type", ending.kind),
-            stored_error.get("message", ending.message),
-            ending.detail,
-        )
+        return replace(_failure_of(closed_run), detail=ending.detail)
 
 
 async def keep_lease(runtime: Runtime, run: Run, stop: Callable[[], None]) -> None:
@@ -398,14 +392,9 @@ class PastTurn:
             return
         if saved_messages := await answer_of(self.runtime, run):
             yield StepSaved(self.run_id, None, tuple(saved_messages))
-        if run.status == "failed":
-            error = run.error or {}
-            yield Failed(
-                run, error.get("type", "internal_error"), error.get("message", "The run failed.")
-            )
-        else:
-            tokens = await self.runtime.store.read(lambda tx: runs.context_tokens(tx, self.run_id))
-            yield RunEnded(replace(run, context_tokens=tokens))
+        tokens = await self.runtime.store.read(lambda tx: runs.context_tokens(tx, self.run_id))
+        run = replace(run, context_tokens=tokens)
+        yield RunEnded(run) if run.error is None else _failure_of(run)
 
     async def _restart_turn(self, run: Run) -> LiveTurn | None:
         """Answer an interrupted request in a new turn; None if that is impossible."""
@@ -475,6 +464,12 @@ def record_of(tx: Transaction, run: Run) -> list[Message]:
         for message in all_messages
         if message.step_id or message.run_id == run.id
     ]
+
+
+def _failure_of(run: Run) -> Failed:
+    """Return the last event of a run that ended with an error."""
+    error = run.error or {}
+    return Failed(run, error.get("type", "internal_error"), error.get("message", "The run failed."))
 
 
 def _ending_of(part: Failed | RunEnded) -> _Ending:

@@ -223,6 +223,11 @@ class ModelReply:
     model: str = ""
     logprobs: dict[str, list[dict[str, Any]]] | None = None
 
+    @property
+    def has_text(self) -> bool:
+        """Return whether a person would see any text."""
+        return any(isinstance(part, TextPart) and part.text.strip() for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:

@@ -12,7 +12,7 @@ from ricordo.agents.request import (
     NewMessage,
     TurnRequest,
 )
-from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.agents.turn import Answer, PastTurn, collect, run_turn
 from ricordo.domain.agent import AgentState, OpenFile, PromptDirectory
 from ricordo.domain.message import (
     ApprovalPart,
@@ -25,6 +25,7 @@ from ricordo.domain.message import (
 from ricordo.domain.model import ModelReply, ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
+from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, call
 from ricordo.plugins import PromptAddition
@@ -94,6 +95,38 @@ async def test_an_answer_that_a_content_filter_withheld_fails_the_turn_and_the_n
     sent = [message.text for message in stage.model.requests[-1].messages]
     assert "Say something bad." not in sent
     assert "Say something bad." in [message.text for message in await stage.history(agent)]
+
+
+@pytest.mark.parametrize("parts", [(), (TextPart(" "),), (ReasoningPart("Let me count."),)])
+async def test_an_answer_that_is_cut_off_before_its_text_fails_the_turn_with_a_reason(
+    stage: Stage, agent: str, parts: tuple[TextPart | ReasoningPart, ...]
+) -> None:
+    stage.lines += [ModelReply(parts, finish="length", usage=Usage(10, 20)), "Hello."]
+    turn = await stage.begin(agent, "Count.")
+    answer = await collect(turn)
+    assert (answer.run.status, answer.run.stop_reason) == ("failed", "max_tokens_exceeded")
+    assert answer.failure
+    assert "limit of tokens before it gave an answer" in answer.failure.message
+    assert len(stage.model.requests) == 1
+    # The tokens count, and a later reader of the run learns the same.
+    (run,) = await stage.runs(agent)
+    assert (run.usage, run.error) == (
+        Usage(10, 20),
+        {"type": answer.failure.kind, "message": answer.failure.message},
+    )
+    assert text_of(await stage.say(agent, "Say hello.")) == "Hello."
+    await stage.require_sound(agent)
+
+
+async def test_a_partial_text_is_the_answer_also_for_a_later_reader(
+    stage: Stage, agent: str
+) -> None:
+    stage.lines += [ModelReply((TextPart("One, tw"),), finish="length")]
+    answer = await stage.say(agent, "Count.")
+    later = await collect(PastTurn(stage.runtime, Scope(answer.run.organization_id), answer.run.id))
+    for reading in (answer, later):
+        assert (text_of(reading), reading.failure) == ("One, tw", None)
+        assert reading.run.stop_reason == "max_tokens_exceeded"
 
 
 async def test_the_step_limit_ends_a_turn_with_the_results_saved(stage: Stage, agent: str) -> None:

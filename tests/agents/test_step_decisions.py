@@ -12,6 +12,7 @@ from ricordo.agents.request import (
 )
 from ricordo.agents.step_decisions import (
     AFTER_FAILURE,
+    CUT_OFF,
     REMINDER,
     REQUESTED,
     NextAction,
@@ -196,7 +197,10 @@ def test_text_of_a_heartbeat_agent_gets_one_reminder() -> None:
     assert after_words(turn(HEARTBEAT), NextAction(heartbeat=REMINDER)) == NextAction(
         "no_tool_call"
     )
-    assert after_words(turn(HEARTBEAT), finish="length") == NextAction("max_tokens_exceeded")
+    # Its text is no answer: it speaks only by tools.
+    cut = after_words(turn(HEARTBEAT), finish="length")
+    assert (cut.stop, cut.error) == ("max_tokens_exceeded", CUT_OFF)
+    assert after_words(turn(), finish="length").error is None
     assert after_words(turn(HEARTBEAT, tools=())) == NextAction("end_turn")
 
 

@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from letta_client import ConflictError, NotFoundError
+from letta_client import APIStatusError, ConflictError, InternalServerError, NotFoundError
 from letta_client.types import AgentState
 from letta_client.types.agents import LettaResponse
 
@@ -64,6 +64,35 @@ def test_a_response_has_the_messages_the_stop_reason_and_the_usage(
     )
     assert usage.run_ids == [said.run_id]
     assert is_id(said.run_id or "", "run")
+
+
+def test_an_answer_at_the_limit_of_tokens_has_its_text_or_a_reason(
+    api: Api, agent: AgentState
+) -> None:
+    cut = ModelReply((TextPart("One, two, th"),), finish="length")
+    silent = ModelReply((ReasoningPart("Let me count."),), finish="length")
+    said: Any = [{"role": "user", "content": "Count."}]
+    api.server.says(cut, silent, cut, silent)
+
+    answer = api.client.agents.messages.create(agent.id, messages=said)
+    assert kinds(answer) == ["assistant_message"]
+    assert answer.stop_reason.stop_reason == "max_tokens_exceeded"
+    with pytest.raises(InternalServerError, match="limit of tokens before it gave an answer"):
+        api.client.agents.messages.create(agent.id, messages=said)
+    assert [run.stop_reason for run in api.client.runs.list(agent_id=agent.id)] == [
+        "max_tokens_exceeded",
+        "max_tokens_exceeded",
+    ]
+
+    def streamed() -> list[Any]:
+        return list(api.client.agents.messages.create(agent.id, messages=said, streaming=True))
+
+    events = streamed()
+    assert [getattr(event, "content", None) for event in events].count("One, two, th") == 1
+    reasons = [event.stop_reason for event in events if event.message_type == "stop_reason"]
+    assert reasons == ["max_tokens_exceeded"]
+    with pytest.raises(APIStatusError, match="limit of tokens before it gave an answer"):
+        streamed()
 
 
 def test_the_model_receives_the_new_messages_and_the_earlier_ones(

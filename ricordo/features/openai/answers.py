@@ -61,7 +61,9 @@ class AnswerReader:
         if isinstance(event, RunStarted | RunEnded | Failed):
             self.run = event.run
             self.failed = None
-            if isinstance(event, Failed):
+            if isinstance(event, Failed) and event.run.stop_reason in _CUT:
+                yield from self._show_reason(event.message)
+            elif isinstance(event, Failed):
                 self.failed = event
             if isinstance(event, RunStarted):
                 yield {"role": "assistant", "content": ""}
@@ -128,6 +130,18 @@ class AnswerReader:
         else:
             self.reasoning += text
         yield {names[1]: text}
+
+    def _show_reason(self, reason: str) -> Iterator[Json]:
+        """Yield the reason why the answer was cut off before its text.
+
+        A client that expects a form such as JSON reads `finish_reason` instead.
+        """
+        if self.has_form:
+            self.text = ""
+            return
+        text = f"\n\n{reason}" if self.text else reason
+        self.text += text
+        yield {"content": text}
 
     def _ask(self, message: Message) -> Json:
         """Return the calls for the client, or a text with the address where a person decides."""
@@ -197,7 +211,7 @@ async def deltas_of(
     Args:
         turn: The turn that answers.
         reader: Collects the answer; it has the run and the whole message at the end.
-        noting: Called with the reader when the run starts, and when it ends without a failure.
+        noting: Called with the reader when the run starts, and when it ends with an answer.
         keepalive: The seconds of silence after which None is yielded.
         stops_when_left: Cancel the turn if its client leaves the stream.
     """
@@ -208,7 +222,7 @@ async def deltas_of(
                 continue
             for delta in reader.read(event):
                 yield delta
-            if isinstance(event, RunStarted | RunEnded):
+            if isinstance(event, RunStarted | RunEnded | Failed) and not reader.failed:
                 await noting(reader)
 
 

@@ -35,7 +35,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.openai.answers import AnswerReader
 from ricordo.features.openai.clearance import labels_of_messages
-from ricordo.features.openai.models import ChatMessage
+from ricordo.features.openai.models import ChatMessage, without_reason
 from ricordo.features.openai.queries import (
     AnsweredState,
     answered_states,
@@ -201,7 +201,7 @@ class ChatNotes:
         exact = []
         if run.ended_at is not None:
             call_ids = [call.call_id for call in reader.calls]
-            exact.append(self.states.after(reader.text, call_ids))
+            exact.append(self.states.after(without_reason(reader.text), call_ids))
         if not self._noted.issuperset([*exact, self.states.all[-1].loose]):
             await self.store.write(lambda tx: self._note(tx, run, exact))
 

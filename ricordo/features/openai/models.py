@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import orjson
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
+from ricordo.agents.step_decisions import CUT_OFF
 from ricordo.api.models.base import Items, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.histories import FilledHistory
 from ricordo.domain.model import answer_schema
@@ -19,6 +20,16 @@ _INSTRUCTIONS = "### Task:\nRespond to the user query using the provided context
 T = TypeVar("T")
 _LONGEST_SCHEMA = 100_000  # bytes
 _PASSAGES = ("<context>", "</context>")
+
+
+def without_reason(text: str) -> str:
+    """Return an answer without the reason that stands at its end or in its place.
+
+    Args:
+        text: The answer as it was sent. The agent did not say the reason, so it should not read it.
+    """
+    own_text = text.removesuffix(CUT_OFF)
+    return text if own_text == text else own_text.rstrip()
 
 
 def _passages(text: str) -> str:
@@ -84,8 +95,10 @@ class ChatMessage(LenientPart):
     @property
     def text(self) -> str:
         if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content if part.text)
-        return self.content or ""
+            text = "\n".join(part.text for part in self.content if part.text)
+        else:
+            text = self.content or ""
+        return without_reason(text) if self.role == "assistant" else text
 
     @property
     def own_text(self) -> str:

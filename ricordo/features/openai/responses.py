@@ -6,6 +6,7 @@ item of the output, and its result is an item of the next input.
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from typing import Literal
 
 import orjson
 from fastapi import Response
@@ -53,7 +54,7 @@ async def create_response(context: RequestContext, body: ResponsesRequest) -> Js
         pass
     if reader.failed:
         return failure(reader.failed)
-    return _response(body, reader, "completed")
+    return _response(body, reader, _final_status(reader))
 
 
 async def _events(
@@ -89,7 +90,8 @@ async def _events(
         if output_item["type"] == "function_call":
             for chunk in events.call_events(index, output_item):
                 yield chunk
-    yield events.event("response.completed", response=_response(body, reader, "completed"))
+    status = _final_status(reader)
+    yield events.event(f"response.{status}", response=_response(body, reader, status))
 
 
 class _EventWriter:
@@ -141,6 +143,11 @@ class _EventWriter:
         yield self.event("response.output_item.done", output_index=index, item=call)
 
 
+def _final_status(reader: AnswerReader) -> Literal["completed", "incomplete"]:
+    """Return the status of a response that has not failed."""
+    return "incomplete" if reader.finish_reason == "length" else "completed"
+
+
 def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json:
     usage = reader.usage()
     tokens = {
@@ -150,7 +157,7 @@ def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json
         "output_tokens_details": usage["completion_tokens_details"],
         "total_tokens": usage["total_tokens"],
     }
-    has_ended = status == "completed"
+    has_ended = status in ("completed", "incomplete")
     return {
         "id": f"resp_{reader.run_suffix}",
         "object": "response",
@@ -160,7 +167,7 @@ def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json
         "output": _output(reader) if has_ended else [],
         "usage": tokens if has_ended else None,
         "error": None,
-        "incomplete_details": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "instructions": body.instructions,
         "metadata": body.metadata or {},
         "previous_response_id": body.previous_response_id,
@@ -187,7 +194,7 @@ def _output(reader: AnswerReader) -> list[Json]:
         for call in reader.calls
     ]
     if reader.text or not call_items:
-        return [_item(reader, "completed"), *call_items]
+        return [_item(reader, _final_status(reader)), *call_items]
     return call_items
 
 

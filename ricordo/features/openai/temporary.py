@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ricordo.agents.conversations import (
     system_message,
 )
+from ricordo.agents.step_decisions import CUT_OFF, WITHHELD
 from ricordo.api.call import RequestContext
 from ricordo.domain.agent import (
     AgentState,
@@ -54,10 +55,12 @@ class TemporaryTurn:
         yield RunStarted(self.run)
         step_id = new_id("step")
         message_id = new_id("message")
+        reply = ModelReply(())
         try:
             async for piece in ask(self.model, self.request, self.clearance):
                 chunks = [piece]
                 if isinstance(piece, ModelReply):
+                    reply = piece
                     self.run = replace(self.run, usage=piece.usage)
                     handle = self.model.info.handle
                     await save_cost(self.context, self.run.agent_id, handle, piece.usage)
@@ -70,10 +73,19 @@ class TemporaryTurn:
         except ModelError as error:
             yield Failed(self._ended("llm_api_error"), error.kind, str(error))
         else:
-            yield RunEnded(self._ended("end_turn"))
+            yield self._end_after(reply)
 
     async def cancel(self) -> None:
         """Do nothing, since the call to the model ends with the generator of events."""
+
+    def _end_after(self, reply: ModelReply) -> RunEnded | Failed:
+        """Return the last event after this whole reply."""
+        if reply.finish == "content_filter" and not reply.has_text:
+            return Failed(self._ended("llm_api_error"), "llm_bad_request", WITHHELD)
+        if reply.finish != "length":
+            return RunEnded(self._ended("end_turn"))
+        run = self._ended("max_tokens_exceeded")
+        return RunEnded(run) if reply.has_text else Failed(run, "llm_empty_response", CUT_OFF)
 
     def _ended(self, reason: StopReason) -> Run:
         return self.run.ended(reason, self.context.store.clock.now())

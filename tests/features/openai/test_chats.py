@@ -15,6 +15,7 @@ import pytest
 from openai import OpenAI
 
 from ricordo.domain.message import ImagePart, ReasoningPart, TextPart
+from ricordo.domain.model import ModelReply
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from tests.features.openai.conftest import asked_texts, assistant, openai_client, user
@@ -644,3 +645,60 @@ def test_an_edited_message_with_an_unreadable_part_is_stored_with_a_note(
 
     note = '(A part of the type "file", which cannot be read here.)'
     assert asked_texts(server) == [f"Which tea, then?\n{note}", "Jasmine.", "Sure?"]
+
+
+@pytest.mark.parametrize("temporary", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ((TextPart("One, two, th"),), "One, two, th"),
+        ((ReasoningPart("Let me count."),), "limit of tokens before it gave an answer"),
+        ((), "limit of tokens before it gave an answer"),
+    ],
+)
+def test_an_answer_at_the_limit_of_tokens_has_its_text_or_a_reason(
+    server: ServerInThread,
+    client: OpenAI,
+    agent: str,
+    parts: tuple[TextPart | ReasoningPart, ...],
+    text: str,
+    *,
+    stream: bool,
+    temporary: bool,
+) -> None:
+    server.says(ModelReply(parts, finish="length"), "Four.")
+    headers = chat_headers("local:1" if temporary else "kept")
+    chat = [user("Count.")]
+    if stream:
+        chunks = list(
+            client.chat.completions.create(
+                model=agent, messages=chat, stream=True, extra_headers=headers
+            )
+        )
+        shown = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        finish: str | None = chunks[-1].choices[0].finish_reason
+    else:
+        answer = client.chat.completions.create(model=agent, messages=chat, extra_headers=headers)
+        (choice,) = answer.choices
+        shown, finish = choice.message.content or "", choice.finish_reason
+    assert text in shown
+    assert finish == "length"
+    # The chat continues in its conversation, and the agent does not read the reason as its words.
+    chat += [assistant(shown), user("Go on.")]
+    client.chat.completions.create(model=agent, messages=chat, extra_headers=headers)
+    if not temporary:
+        expected = [text] if text == shown else []
+        assert [said for said in asked_texts(server) if said] == ["Count.", *expected, "Go on."]
+
+
+def test_json_at_the_limit_of_tokens_has_no_reason_in_its_place(
+    server: ServerInThread, client: OpenAI, agent: str
+) -> None:
+    server.says(ModelReply((ReasoningPart("Let me see."),), finish="length"))
+    form: Any = {"type": "json_object"}
+    answer = client.chat.completions.create(
+        model=agent, messages=[user("As JSON.")], response_format=form
+    )
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.finish_reason) == ("", "length")

@@ -12,6 +12,7 @@ from openai import BadRequestError, OpenAI
 from openai.types.responses import Response
 
 from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply
 from ricordo.llm.scripted import call
 from tests.features.openai.conftest import user
 from tests.seams.server import ServerInThread
@@ -145,3 +146,32 @@ def test_responses_and_events_have_all_fields_the_official_client_requires(
         assert stream_faults(answer.text, "/v1/responses") == []
     whole = http.post("/v1/responses", json={"model": agent, "input": "Hello again"})
     assert Response.model_validate_json(whole.text, strict=True).output_text == "Hello again."
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ((TextPart("One, two, th"),), "One, two, th"),
+        ((), "limit of tokens before it gave an answer"),
+    ],
+)
+def test_a_response_at_the_limit_of_tokens_is_incomplete(
+    client: OpenAI,
+    http: httpx2.Client,
+    server: ServerInThread,
+    agent: str,
+    parts: tuple[TextPart, ...],
+    text: str,
+) -> None:
+    reply = ModelReply(parts, finish="length")
+    server.says(reply, reply, reply)
+    whole = client.responses.create(model=agent, input="Count.")
+    events = list(client.responses.create(model=agent, input="Count.", stream=True))
+    request = {"model": agent, "input": "Count.", "stream": True}
+    assert stream_faults(http.post("/v1/responses", json=request).text, "/v1/responses") == []
+    assert events[-1].type == "response.incomplete"
+    for response in (whole, events[-1].response):
+        assert (response.status, text in response.output_text) == ("incomplete", True)
+        assert response.incomplete_details
+        assert response.incomplete_details.reason == "max_output_tokens"
+        assert response.usage
