@@ -40,6 +40,7 @@ def open(
     Raises:
         Conflict: Another server uses the folder.
         Invalid: A setting is wrong.
+        Unavailable: The database or the secret key cannot be used.
         Unsupported: The package letta-client is not installed.
     """
     opened: AbstractContextManager[Letta] = import_module("ricordo.embedded").open_client(

@@ -67,7 +67,8 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open a runtime that is ready for turns, and close everything at the end.
 
-    At the end, running turns may finish for a while, or are marked as interrupted.
+    At the end, running turns get time to finish. Those that do not finish are stopped and marked as
+    interrupted.
 
     Args:
         settings: The settings of the server.
@@ -136,11 +137,11 @@ async def open_runtime(
 
 
 async def _prepare_database(runtime: Runtime) -> None:
-    """Close runs of stopped servers, create tables of plugins, and store the tools.
+    """Close runs of stopped servers, create tables of plugins, store the tools, load the secret.
 
     Raises:
-        Invalid: The setting of the vectors of messages names no index.
-        Unavailable: The secret key for encrypted data is missing.
+        Invalid: RICORDO_MESSAGE_VECTORS names no index, or the key file holds no key.
+        Unavailable: The secret key for encrypted data is missing, or cannot be read or created.
     """
     settings = runtime.settings
     store = runtime.store
@@ -164,7 +165,8 @@ async def _prepare_database(runtime: Runtime) -> None:
 async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
     """Raise Unavailable if the secret key is missing but the database has data encrypted with it.
 
-    If the key can only have signed callbacks and receipts, log that a new key was created.
+    If the database was used before but has no encrypted data, the missing key may have signed
+    callbacks and receipts. In this case, log that a new key is created.
     """
     require_unneeded(settings.data_dir, await store.read(keys.needing_secret))
     if await store.read(lambda tx: damage.some_conversations(tx, 0)):
@@ -193,7 +195,7 @@ def create_tables(tx: Transaction, tables: Sequence[Any]) -> None:
 async def sync_all_tools(store: Store, toolbox: Toolbox) -> None:
     """Store the current built-in tools for each organization.
 
-    Each organization has a transaction, so that other servers can write between them.
+    Each organization is one transaction, so that other servers can write between them.
 
     Args:
         store: The database.
@@ -345,7 +347,7 @@ def open_routers(plugins: Plugins) -> list[APIRouter]:
     offered = [
         load_router(router) if isinstance(router, str) else router for router in plugins.routes()
     ]
-    # The login page's router answers for every missing page.
+    # The login page's router answers for every path below /ui that no other router has.
     offered.sort(key=lambda router: bool(getattr(router, "login_page", "")))
     first = [router for router in offered if getattr(router, "goes_first", False)]
     rest = [router for router in offered if router not in first]
@@ -354,9 +356,6 @@ def open_routers(plugins: Plugins) -> list[APIRouter]:
 
 def include_plain(app: FastAPI, router: APIRouter) -> None:
     """Include a plugin's router that declares no scopes; its routes are for administrators.
-
-    Raises:
-        Invalid: One of its routes cannot be guarded.
 
     Args:
         app: The app, which gets the routes.
@@ -392,7 +391,7 @@ async def finish_turns(runtime: Runtime, *, must_hurry: Callable[[], bool] = lam
 
     Args:
         runtime: The server's parts; its setting `shutdown_grace` is the time for running turns.
-        must_hurry: Asked often; if it returns True, running turns are stopped at once.
+        must_hurry: Called often; if it returns True, running turns are stopped at once.
     """
     runtime.is_stopping = True
     if runtime.live:

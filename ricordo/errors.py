@@ -5,9 +5,12 @@ A message states the cause and what to do.
 RicordoError
 ├── NotFound          no such thing here, or it is not yours
 ├── Invalid           the request is wrong; change it
+│   ├── TooLong       a text is longer than its limit
+│   └── Unsupported   this version cannot do that
 ├── Conflict          the request is right, but not now
 │   ├── Stale         the thing changed since it was read
 │   ├── PreconditionFailed  If-Match or If-None-Match does not hold
+│   ├── Collision     the name or id is taken, or a referenced row is missing
 │   └── Busy          another turn runs in this conversation
 ├── Forbidden         this credential may not do that
 ├── Unavailable       something outside is missing or down
@@ -125,10 +128,10 @@ class LeaseLost(Unavailable):
 class ModelError(RicordoError):
     """A provider failed.
 
-    `kind` is the error type on the wire; `retry_after` is in seconds. `status` and `words` are the
-    provider's whole answer. For a request that was too long, `limit` is the window in tokens that
-    the answer names. `is_judged` is True if the answer does not say that the request was too long,
-    and only its size shows it.
+    `kind` is the error type on the wire; `retry_after` is in seconds. `status` is the HTTP status
+    of the provider's answer, and `words` is its whole text. For a request that was too long,
+    `limit` is the window in tokens that the answer names. `is_judged` is True if the answer does
+    not say that the request was too long, and only the size of the request suggests it.
     """
 
     def __init__(

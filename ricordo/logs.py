@@ -99,12 +99,13 @@ def describe(error: BaseException) -> str:
     """Return an error's kind, and its first line if this kind of error quotes no stored text.
 
     Args:
-        error: Any error. Of a provider's failure, only its kind and status are shown.
+        error: Any error. If a provider answered with a status, its message is left out, since it
+            may quote the request.
     """
     kind = type(error).__name__
     if isinstance(error, ModelError):
         kind = error.kind
-        if error.status is not None:  # the provider's message may quote the request
+        if error.status is not None:
             return f"{kind} (status {error.status})"
     elif not (isinstance(error, _WITHOUT_VALUES) or kind in _OF_DATABASES):
         return kind
@@ -119,7 +120,8 @@ class TextFormatter(logging.Formatter):
         """Return the line, followed by the traceback if there is one.
 
         Args:
-            record: The record. Names in its `extra` become fields, and errors in them their kinds.
+            record: The record. Its `extra` becomes the fields. An error among them is shown as
+                `describe` returns it.
         """
         time = datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
         columns = [time, f"{record.levelname:<7}", record.name, _one_line(_message(record))]
@@ -196,7 +198,7 @@ def _traceback(record: logging.LogRecord) -> Iterator[str]:
 def _database_failure(error: BaseException) -> BaseException | None:
     """Return the database's failure behind an error, if there is one.
 
-    An example is a lost connection of the queue's library.
+    It may be the cause of another library's error.
     """
     visited: set[int] = set()
     current: BaseException | None = error

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-_PATIENCE = 10.0  # seconds in which another process renames its draft
+_PATIENCE = 10.0  # seconds to wait for the lock, which another process holds for a renaming
 
 
 def create_once(draft: Path, path: Path) -> None:
@@ -27,7 +27,7 @@ def create_once(draft: Path, path: Path) -> None:
         return
     except OSError:
         # Some file systems have no links. There a lock keeps another process from creating the file
-        # between the look and the renaming.
+        # between the check and the renaming.
         with FileLock(path.with_name(f".{path.name}.lock"), timeout=_PATIENCE, mode=0o600):
             if not path.exists():
                 draft.replace(path)

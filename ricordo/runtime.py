@@ -117,7 +117,7 @@ class Runtime:
         networks: The addresses that egress policies call local.
         organization_providers: The models of organizations' providers, and those in `models`.
         additions: The plugins' additions to prompts, for `complete`.
-        after_turn: Functions of plugins that are called after each turn.
+        after_turn: Functions of plugins to call after turns, each with the turns that it is for.
     """
 
     settings: Settings

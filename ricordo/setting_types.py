@@ -136,8 +136,8 @@ def _read_once(kind: type[_Settings], *_values: str | None) -> _Settings:
 def feature_settings() -> list[type[FeatureSettings]]:
     """Return the settings that core packages, features and installed plugins declare.
 
-    Their order is that of the modules. Broken plugins are left out; the start of a server names
-    them.
+    They are sorted by the names of their modules. Broken plugins are left out; the start of a
+    server names them.
     """
     installed, _ = read_entries()
     parts: list[Any] = [*CORE_OPTIONS]

@@ -361,7 +361,7 @@ class Settings(BaseSettings):
 
     @field_validator("api_key")
     @classmethod
-    def _require_key(cls, key: SecretStr | None) -> SecretStr | None:
+    def _drop_blank_key(cls, key: SecretStr | None) -> SecretStr | None:
         return key if key and key.get_secret_value().strip() else None
 
     @field_validator("timezone")

@@ -253,7 +253,7 @@ def running_server(settings: Settings, address: str | None = None) -> Iterator[C
 
     Raises:
         Unavailable: No server answers at `address`.
-        Invalid: This is no address, or something else answers there.
+        Invalid: `address` is not the address of a server, or another program answers there.
     """
     with closing(
         Client(address or address_of(settings.host, settings.port), _key_of(settings, address))
@@ -343,9 +343,10 @@ def refusal(response: httpx2.Response) -> RicordoError:
 
 
 def _key_of(settings: Settings, address: str | None) -> Callable[[], str | None]:
-    """Return a function that returns the key in the settings, or a token if there is no key.
+    """Return a function that returns the key for a request.
 
-    The token can only be made with access to the data folder.
+    It is the key in the settings. Without one, it is an operator's token for a server on this
+    machine, which only a user with access to the data folder can make.
     """
     if settings.api_key:
         key = settings.api_key.get_secret_value()

@@ -48,7 +48,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is lost when this connection is closed."""
+        """True if no request with complete headers is lost when this connection is closed."""
         return self._phase is not _Phase.BODY and (
             self.cycle is None or self.cycle.response_complete
         )

@@ -1,8 +1,8 @@
 """`ricordo doctor`: the state of this installation and its problems.
 
-It changes nothing and shows no key. `--repair` repairs conversations that stop their agents from
-answering. On SQLite no server may have the file open. On PostgreSQL servers may run, and
-conversations with a running turn are not changed.
+It shows no key, and changes nothing without `--repair`. That option repairs conversations that stop
+their agents from answering. On SQLite no server may have the file open then. On PostgreSQL servers
+may run, and conversations with a running turn are not changed.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ _SHOWN_CONVERSATIONS = 10
 _NEARLY_FULL = 0.9
 LOST = "the agent had no default conversation, and has a new one"
 _LONG_WAIT = 60  # seconds
-# A provider may need more than its key: a setting, a package, and the extra that installs the
-# package.
+# Providers that need a package: the setting of their key, the package, and the extra that installs
+# it.
 _EXTRAS = (
     ("anthropic_api_key", "anthropic", "anthropic"),
     ("gemini_api_key", "google-genai", "google"),
@@ -122,10 +122,10 @@ def examine() -> Iterator[DoctorFinding]:
 
 
 def show(findings: Iterator[DoctorFinding]) -> bool:
-    """Print the findings as they come; return True if there is no problem.
+    """Print the findings; return True if nothing is wrong, even if there are warnings.
 
     Args:
-        findings: The findings, which are printed while they are made.
+        findings: The findings. Each is printed before the next one is computed.
     """
     faults = warnings = 0
     for finding in findings:
@@ -313,7 +313,7 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
         return
     late = queue["oldest_wait_seconds"]
     waiting = f"{queue['waiting']} waiting" + (f" (one for {late:.0f} s)" if late >= 1 else "")
-    # If no server runs, these runs were left by a killed server. The next server will end them.
+    # If no server runs, a killed server left these jobs. The next server will run them again.
     running = f"{queue['running']} {'running' if is_served else 'interrupted'}"
     if not is_served and not queue["running"]:
         running = "0 running"
@@ -458,7 +458,9 @@ def _size(count: float) -> str:
 
 
 def repair_database() -> bool:
-    """Repair every conversation; return True if all are now sound.
+    """Repair damaged conversations and sizes of histories; return True if all are now sound.
+
+    The result is False if a conversation has a running turn and was left as it is.
 
     Raises:
         NotFound: There is no database.
@@ -509,7 +511,7 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
 
 
 async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]]:
-    """Repair every conversation, each in a separate transaction.
+    """Repair every damaged conversation, each in a separate transaction.
 
     Agents and conversations that a server deletes meanwhile are left out.
 

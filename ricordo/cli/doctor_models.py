@@ -1,7 +1,7 @@
 """`ricordo doctor models`: tests whether models can run an agent.
 
 Each model gets a few tasks as real turns, in a temporary database. Only the tested models are
-called, and nothing else is written. A task is a few short calls.
+called, and the data of the installation is not changed. A task is a few short calls.
 """
 
 import asyncio
@@ -42,7 +42,8 @@ from ricordo.storage import agents
 
 TASK_SECONDS = 180.0
 MOST_STEPS = 5
-# How many models of a provider are tried if none is named. More would cost the user money and time.
+# If no model is named, all models of a provider with at most this many are tried. Of a provider
+# with more, only the default model is tried, since more calls would cost the user money and time.
 MOST_OF_ONE = 6
 CAN = "can run an agent"
 _SEARCHES = ("conversation_search", "archival_memory_search", "search")
@@ -96,7 +97,8 @@ class ModelReport:
 class ModelTask(NamedTuple):
     """A task with a message to the model, a check, and an initial block.
 
-    The check gets the human block and the names of the model's calls.
+    The check gets the text of the agent's blocks after the task, and the names of the model's
+    calls.
     """
 
     fault: str
@@ -140,7 +142,7 @@ async def examine_model(
 ) -> ModelReport:
     """Give a model all tasks, with one profile after the other, until a profile fits.
 
-    Nothing is raised: the report has the model's error.
+    An error of the model is not raised: the report contains it.
 
     Args:
         runtime: A runtime with a temporary database, in which the agents of the tasks stay.
@@ -179,7 +181,7 @@ async def examine_model(
 def _profiles(model: ChatModel) -> Sequence[ModelProfile]:
     """Return the profiles to try, from the fullest to the smallest.
 
-    A model whose name or window is small is not tried with the full profile.
+    A small model is not tried with the full profile.
     """
     if model.info.handle == LIBRARIAN:
         return ("full",)
@@ -264,8 +266,8 @@ def open_trial(
     """Open a runtime with an empty database, for tests of models.
 
     Args:
-        settings: The settings of the installation. The trial uses them without its database and its
-            embedding model.
+        settings: The settings of the installation. The trial uses all but the data folder, the
+            database and the embedding model.
         providers: The keys and addresses of model providers.
         folder: The data folder of the trial, which the caller deletes.
 
@@ -284,7 +286,8 @@ async def examine_models(
     """Try the configured models, or one by its handle, and print the table.
 
     Args:
-        handle: The handle of one model; None for the default model and some of each provider.
+        handle: The handle of one model; None tries the default model, and all models of each
+            provider that lists few.
         say: Gets each line of the table.
 
     Returns:

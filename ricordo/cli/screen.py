@@ -35,8 +35,9 @@ def screen() -> "Screen":
 class Screen:
     """The output for pipes and files.
 
-    Each line of the standard input is a message. Answers go to the standard output, problems to
-    standard error, and all other texts are left out.
+    Each line of the standard input is a message or a command. Answers and the output of commands go
+    to the standard output, and problems to standard error. Reasoning and secondary lines are left
+    out.
     """
 
     is_live = False

@@ -63,6 +63,7 @@ def serve(
 
     Raises:
         RicordoError: The server cannot start or was stopped by an error of ours.
+        OSError: A file cannot be written, since the disk is full or read-only.
         typer.Exit: Another error stopped it, which is logged.
     """
     set_up_logs(settings.log_level, settings.log_format)
@@ -260,13 +261,13 @@ class RequestLog:
             await self._app(scope, receive, note)
         finally:
             milliseconds = round((time.monotonic() - started) * 1000, 1)
-            fields = {**_asked(scope), "status": status, "ms": milliseconds}
+            fields = {**_request_fields(scope), "status": status, "ms": milliseconds}
             if run_ids:
                 fields["run"] = run_ids[0]
             log.log(level, "request", extra=fields)
 
 
-def _asked(scope: Scope) -> dict[str, Any]:
+def _request_fields(scope: Scope) -> dict[str, Any]:
     """Return the request's method, route, user and key as fields of the log line."""
     caller: CallerScope | None = scope.get(REQUEST_SCOPE)
     route = getattr(scope.get("route"), "path", None)

@@ -61,7 +61,7 @@ class Child:
         self._process.kill()
 
     async def wait(self) -> int:
-        """Return the exit code, negative for the number of a fatal signal."""
+        """Return the exit code. After a fatal signal it is the signal's number, negated."""
         return await asyncio.shield(self._exit)
 
     def close(self) -> None:

@@ -88,8 +88,8 @@ class SandboxProcess:
         """Wait until the process is confined.
 
         Raises:
-            Unavailable: The process ended before, or took too long. The message has the last line
-                of its errors.
+            Unavailable: The process ended early, or took too long. The message has the last line of
+                its standard error.
         """
         loop = asyncio.get_running_loop()
         ready = b""

@@ -25,7 +25,7 @@ class ProgramKeys:
     def issue(self, scope: Scope, tool: str) -> Iterator[str]:
         """Provide a key for a tool's program, while the block runs.
 
-        With the key, the program sees as much as the caller but may do less. It cannot decide on
+        With the key, the program sees no more than the caller and may do less. It cannot decide on
         proposals, act for another user, or manage users, keys or providers. The history names the
         tool in addition to the caller.
         """

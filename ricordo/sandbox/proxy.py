@@ -1,6 +1,6 @@
-"""The way out of the sandbox: an HTTP proxy that reaches public addresses only.
+"""The way out of the sandbox: an HTTP proxy to public addresses and to this server.
 
-It listens on a socket in the network of the sandbox.
+It listens on a socket in the network of the sandbox, and refuses other private addresses.
 """
 
 import asyncio

@@ -176,7 +176,7 @@ class Sandbox:
     def why_not(self) -> str | None:
         """Return the reason why code cannot run on this machine; None if it can.
 
-        The reason names a package to install or a setting to change.
+        The reason says what the operator can do.
         """
         if self._problem or self._backend:
             return self._problem

@@ -14,7 +14,7 @@ class Slots:
 
 
 class Slot:
-    """A program's right to run. It gives the slot up while it waits for the server.
+    """A program's right to run. The program gives it up while it waits for the server.
 
     A tool that the program calls may need a slot too. If waiting programs kept their slots, such a
     tool might never get one, and both would wait forever.

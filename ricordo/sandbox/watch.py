@@ -24,7 +24,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["memory", "cpu"]:
     """Return the name of a resource once the program has used too much of it.
 
-    "memory" also means too many processes and files.
+    "memory" also means too many processes or files.
     """
     while True:
         await asyncio.sleep(_INTERVAL)
@@ -111,9 +111,9 @@ def _has_too_many_files(pid: int) -> bool:
 
 
 def is_workspace_full(workspace: Path, tree: list[int], max_size: int) -> bool:
-    """Return True if a workspace on disk has grown too large.
+    """Return True if a workspace on disk has grown too large or has too many files.
 
-    Files that are open although deleted count too. A folder whose path is too long for the system
+    Deleted files that are still open count too. A folder whose path is too long for the system
     counts as too large, since its content cannot be measured.
     """
     size = count = 0

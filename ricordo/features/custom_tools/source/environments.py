@@ -187,7 +187,7 @@ class Environments:
             raise Invalid(reason) from error
 
     def _note_failure(self, home: Path, reason: str) -> None:
-        """Record why a build failed: in the `.failed` file, or here if that fails too."""
+        """Record why a build failed: in the `.failed` file, or in memory if that fails too."""
         self._unwritten_failures.pop(home, None)
         try:
             home.parent.mkdir(parents=True, exist_ok=True)

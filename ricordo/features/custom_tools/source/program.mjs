@@ -7,7 +7,7 @@ const file = process.argv[2];
 const { function: name, arguments: given } = JSON.parse(readFileSync(0, "utf8"));
 const lines = readFileSync(file, "utf8").split("\n");
 
-// The error and where it came through the tool's own lines, each with its text.
+// Returns the error with its frames in the tool's source, each with its line of source.
 function trace(error) {
   const [first, ...frames] = String(error?.stack ?? error).split("\n    at ");
   const own = frames.flatMap((frame) => {

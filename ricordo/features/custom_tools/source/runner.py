@@ -86,7 +86,7 @@ class CustomTools:
         return await run_call(context.sandbox, self._settings, call, context.report)
 
     async def prepare(self, store: Store, call: ToolCall) -> ToolCall:
-        """Add the organization's variables and the interpreter with its packages.
+        """Return the call with its organization's variables and an interpreter with its packages.
 
         Args:
             store: The server's store.
@@ -109,7 +109,7 @@ class CustomTools:
         return replace(call, python=python)
 
     async def close(self) -> None:
-        """Nothing has to be closed between calls, since each sandbox ends by itself."""
+        """Do nothing, since the sandbox of a call ends with the call."""
 
 
 def custom_tools_of(runtime: Runtime) -> CustomTools:

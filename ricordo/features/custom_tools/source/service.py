@@ -396,7 +396,7 @@ def _require_own(tool: Tool, part: str = "source_code") -> None:
 
 
 def _require_no_rule(tx: Transaction, scope: Scope, tool: Tool) -> None:
-    """Raise Conflict if an agent has a rule about the tool.
+    """Raise Conflict if an agent has a rule about the tool, other than one for approval.
 
     Without the tool, the agent's other rules might never let a turn end.
     """

@@ -198,7 +198,8 @@ def function_of(tree: ast.Module, name: str | None) -> Function:
 def needs_of(source: str, name: str) -> frozenset[str]:
     """Return the extra parameters of a call: "agent_state" and "client".
 
-    "client" is also needed if the source uses a client, imports its package or names its variables.
+    "client" is also needed if the source reads a global `client`, imports letta_client or names the
+    variables with the server's address and key.
 
     Args:
         source: The source in Python. Without a function, nothing is needed.

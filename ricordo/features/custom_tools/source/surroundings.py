@@ -66,7 +66,7 @@ def way_to_server(
 ) -> Iterator[tuple[str, str]]:
     """Yield this server's local address and a temporary key.
 
-    The key has the caller's scope until the block ends.
+    The key is valid until the block ends, and allows at most what the caller may do.
 
     Args:
         sandbox: The sandbox, which issues the key.

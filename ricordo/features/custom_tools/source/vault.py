@@ -1,4 +1,4 @@
-"""An agent's secrets: passed to its tools, and removed from their output."""
+"""Secrets for tools, such as an agent's: passed to the tools, and removed from their output."""
 
 import codecs
 import json
@@ -104,7 +104,7 @@ class SecretMask:
     """Replaces the secrets in the output of a tool by their names.
 
     Mask output before it is cut, because the rest of a secret that was cut is not recognized. A
-    secret with blanks or line breaks is also recognized if others are in their places.
+    secret with blanks or line breaks is also recognized with other blanks in their places.
     """
 
     def __init__(self, secrets: Mapping[str, str]) -> None:

@@ -167,7 +167,7 @@ async def revoke_key(
 
 
 def require_administrator(scope: Scope) -> None:
-    """Raise Forbidden for services, developers and users, whatever their scopes are.
+    """Raise Forbidden for all but administrators, whatever the caller's scopes are.
 
     Args:
         scope: The caller.

@@ -1,5 +1,5 @@
 """Login with an OpenID Connect provider.
 
-A browser gets a session of twelve hours in a cookie, with the role user. A guardian
-keeps that role.
+A browser gets a session in a cookie. It lasts 30 days if the person chose to stay logged in, else
+twelve hours. It has the role user, except that a guardian keeps the role guardian.
 """

@@ -62,7 +62,7 @@ def begin(next: str, *, stays: bool = False) -> LoginAttempt:
 
     Args:
         next: The path of this server to open after the login; the caller has checked it.
-        stays: The session shall outlast the browser.
+        stays: The person chose to stay logged in, so the session lasts 30 days.
     """
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     return LoginAttempt(state, nonce, verifier, next, time.time() + ATTEMPT_SECONDS, stays)

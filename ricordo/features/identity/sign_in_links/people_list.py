@@ -1,8 +1,8 @@
 """A list of people to invite, as CSV from any spreadsheet. Pure.
 
 It accepts the byte order marks and encodings of spreadsheets, commas, semicolons and tabs, any line
-ends, and empty lines. All faults are reported with their lines, and a list with a fault invites
-nobody.
+ends, and empty lines. The first ten faults are reported with their lines, and a list with a fault
+invites nobody.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ def role_named(name: str) -> str:
 def read_people(content: bytes | str) -> list[Person]:
     """Return the people in a CSV file; equal lines count once.
 
-    Raises Invalid with all faults, each with its line.
+    Raises Invalid with the first ten faults, each with its line.
     """
     if len(content) > MOST_BYTES:
         raise Invalid(f"This list is larger than {MOST_BYTES:,} bytes. Split it.")
@@ -100,7 +100,7 @@ def read_people(content: bytes | str) -> list[Person]:
     except Invalid as error:
         faults.append(str(error))
     people = _without_repetitions(people, faults)
-    _require_none(faults)
+    _require_no_faults(faults)
     if not people:
         raise Invalid(
             "This list names no people. Begin it with a line such as: name,email,role,course"
@@ -110,7 +110,7 @@ def read_people(content: bytes | str) -> list[Person]:
     return people
 
 
-def _require_none(faults: Sequence[str]) -> None:
+def _require_no_faults(faults: Sequence[str]) -> None:
     """Raise Invalid with the faults, if there are any."""
     if not faults:
         return

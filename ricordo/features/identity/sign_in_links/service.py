@@ -61,7 +61,7 @@ def invite(
         lifetime: The time for which the links work, in microseconds.
 
     Raises:
-        Invalid: with a line for each person who cannot be invited.
+        Invalid: with a line for each of the first ten people who cannot be invited.
         Forbidden: if the caller may not see all users.
     """
     users.require_all_users(scope)
@@ -257,7 +257,7 @@ def landing_page(tx: Transaction, link: SignInLink) -> str:
 
 
 def begin_logins(tx: Transaction, secret: Secret, address: str) -> None:
-    """Create a login link for each user with this address who does not have too many.
+    """Create and send a login link for each user with this address who does not have too many.
 
     Args:
         tx: The transaction.

@@ -78,7 +78,8 @@ class ServerConfig(RequestPart):
 
         Raises:
             Invalid: A server with an address would become a program, or a program a server with an
-                address. Also if a new address comes without a token, headers or environment.
+                address. Or secrets are stored, and a new address or command comes without a token,
+                headers or environment. Or new variables are mixed with stored ones.
         """
         if self.command:
             default_kind: ServerKind = "stdio"

@@ -104,7 +104,8 @@ class KeptTokens:
 class SharedTokens(httpx2.Auth):
     """Adds a server's tokens to the requests of all its sessions.
 
-    The tokens are refreshed once for all sessions, and no call waits for the answer to another.
+    The tokens are refreshed once for all sessions. Only a call that needs a refresh waits for
+    another call.
     """
 
     def __init__(self, url: str, tokens: KeptTokens) -> None:

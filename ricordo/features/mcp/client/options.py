@@ -11,8 +11,8 @@ class McpSettings(FeatureSettings):
 
     mcp_commands: str | None = about(
         "Folders of programs that may be started as MCP servers in the sandbox, separated as in "
-        "PATH: /usr:/opt/mcp. These programs can read nothing else of this machine. By default no "
-        "program may be started."
+        "PATH: /usr:/opt/mcp. Of this machine, these programs can read only these folders and the "
+        "system's programs and libraries. By default no program may be started."
     )
     mcp_timeout: float = about("Seconds for one call of an MCP server's tool.", 60, gt=0, le=3600)
 

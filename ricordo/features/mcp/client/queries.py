@@ -174,7 +174,7 @@ def keep(tx: Transaction, served: ServedTool) -> None:
 
 
 def delete_one(tx: Transaction, server: McpServer) -> None:
-    """Delete a server; its tools are deleted before.
+    """Delete a server whose tools are already deleted.
 
     Args:
         tx: The transaction.

@@ -170,7 +170,7 @@ async def change(context: RequestContext, before: McpServer, body: ServerUpdate)
 async def refreshed(context: RequestContext, server: McpServer) -> McpServer:
     """Read the tools of a server, and return the server after that.
 
-    Its status remains "new" while a slow server is still being read.
+    A slow server is read in the background, and is returned with its earlier status.
 
     Args:
         context: The request's context.

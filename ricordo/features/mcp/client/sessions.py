@@ -2,7 +2,8 @@
 
 A server may be careless or hostile. Each session is a separate task, so a fault of a server ends
 only its session. Each request has a deadline. The bytes from a server are counted before they are
-read. Addresses are checked at every request and redirect, as for organizations' providers.
+read. Addresses are checked at every request, as for organizations' providers. Redirects are not
+followed.
 """
 
 import asyncio
@@ -67,9 +68,10 @@ class TooMuch(httpx2.StreamError):
 class Traffic:
     """The counted traffic from a server, with its last statuses.
 
-    `status` is the status of its last refusal. `post_status` is the status of the last message to
-    the server. The request for the stream of the server's messages does not change `post_status`,
-    since a server may refuse that stream at any time. Once `fault` is set, nothing more is read.
+    `status` is the status of the last response; None if it was a success. `post_status` is the
+    status of the last response to a POST request, which carries a message. The GET request for the
+    stream of the server's messages does not change it, since a server may refuse that stream at any
+    time. Once `fault` is set, nothing more is read.
     """
 
     def __init__(self) -> None:

@@ -136,7 +136,7 @@ def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issue
 
     Returns:
         The tokens. If the code was already used, the grant ends, and the scope of its person is
-        returned. The scope is None if the person was disabled or deleted.
+        returned. None if the person was disabled or deleted.
     """
     user = users.named(tx, consent.organization_id, consent.user_id)
     if user is None or user.disabled_at is not None:

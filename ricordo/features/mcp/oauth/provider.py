@@ -151,7 +151,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
 
         Args:
             client: The program that presents the code.
-            authorization_code: The text that the program sent. The SDK checks its end and its
+            authorization_code: The text that the program sent. The SDK checks its expiry and its
                 challenge.
         """
         consent = ProgramConsent.read(derive(self._request, "code"), authorization_code)

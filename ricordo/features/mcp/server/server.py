@@ -232,7 +232,7 @@ def _templates(memory: Memory) -> Iterator[types.ResourceTemplate]:
 
 
 async def _read(memory: Memory, uri: str) -> tuple[str, str]:
-    """Return the text of a resource, and a hash-like mark that changes with the text.
+    """Return the text of a resource, and a mark that differs after each change of the text.
 
     Raises MCPError for an unknown address, RicordoError.
     """

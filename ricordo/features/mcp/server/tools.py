@@ -108,7 +108,7 @@ class Memory:
         return self.user_id
 
     async def agent(self, name: str) -> Json:
-        """Return the agent of this name or id, or the only agent without a name.
+        """Return the agent of this name or id, or the only agent if the name is empty.
 
         Args:
             name: The name or id of an agent; "" for the only agent that the client sees.

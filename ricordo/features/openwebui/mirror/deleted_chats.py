@@ -49,7 +49,7 @@ class Event:
             await self._delete(f"open-webui:{owner}", re.compile("chat_" + chat))
 
     async def _delete(self, user: str, summary: re.Pattern[str]) -> None:
-        """Delete the user's conversations whose summary begins like this, with their messages."""
+        """Delete the user's conversations whose whole summary matches, with their messages."""
         headers = {"X-Ricordo-User": user}
         if self.valves.API_KEY:
             headers["Authorization"] = f"Bearer {self.valves.API_KEY}"

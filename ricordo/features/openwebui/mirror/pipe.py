@@ -17,8 +17,8 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, Field
 
-# The longest proposal, in characters, that a dialog shows completely, so that nothing is approved
-# without being seen.
+# The longest proposal, in lines and in characters, that is shown in a dialog. A longer one would be
+# cut there, and so approved without being seen completely.
 _MOST_LINES = 20
 _MOST_CHARACTERS = 1500
 

@@ -92,7 +92,7 @@ async def _problems(runtime: Runtime) -> list[str]:
 async def _require_savable(runtime: Runtime) -> None:
     """Raise if nothing can be saved.
 
-    A save is tried at most once in some seconds. Other requests get the last result.
+    After a successful check, no other check is made for three seconds.
     """
     operations = operations_of(runtime)
     now = time.monotonic()

@@ -262,7 +262,7 @@ def page(
 ) -> list[dict[str, Any]]:
     """Return one page of rows, with the people behind the pseudonyms.
 
-    Erased people are None.
+    The fields of an erased person are None.
 
     Args:
         tx: The transaction.
@@ -281,12 +281,12 @@ def page(
 
 
 def rows_after(tx: Transaction, organization_id: str, number: int) -> list[dict[str, Any]]:
-    """Return the next rows of the chain in their stored form.
+    """Return the next rows of the chain in their stored form, at most 1,000.
 
     Args:
         tx: The transaction.
         organization_id: The organization whose chain is read.
-        number: The number of the last row that is not returned. At most 1,000 rows follow it.
+        number: The rows after the row with this number are returned.
     """
     next_rows = (
         select(audit_log)

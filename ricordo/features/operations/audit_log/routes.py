@@ -32,7 +32,8 @@ router = Routes(prefix="/v1/audit-log", tags=["audit"], scope="users")
 class AuditRowResponse(ResponseModel):
     """A row of the audit log.
 
-    `person` and `on_behalf_of` are pseudonyms. For an erased person all other fields are null.
+    `person` and `on_behalf_of` are pseudonyms. For an erased person, the id, name and address are
+    null.
     """
 
     id: str
@@ -72,8 +73,9 @@ class AuditParameters:
     refused: Annotated[bool, Query(description="Only requests that were refused.")] = False
 
     def row_filter(self, context: RequestContext) -> AuditFilter:
-        """Return the filter of rows. The request's scope already limits it to the user.
+        """Return the filter of rows.
 
+        The parameter `user_id` has already made that user the subject of the request's scope.
         Raises Invalid, and Forbidden for all but administrators.
         """
         if context.scope.role != "admin":

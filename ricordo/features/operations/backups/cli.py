@@ -96,8 +96,8 @@ def restore(
 def upgrade() -> None:
     """Bring the database to this version of Ricordo.
 
-    Back it up before, and check it after. The start of a server does the same; this command also
-    prints the outcome. Stop the server first.
+    The database is backed up before and checked after. A server that starts makes the same backup
+    and upgrade, but no check. Stop the server first.
     """
     settings, _ = load_settings()
     tables = load_plugins(FEATURES).tables()

@@ -147,7 +147,7 @@ def move(source: Settings, target: Settings, options: MoveOptions, report: Repor
 def move_to(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
     """Move the database; a target that is an SQLite file appears in one step.
 
-    If the move is killed, the old file remains.
+    If the move is killed, the target's file is as it was before.
 
     Args:
         source: The settings that name the old database, which is only read.

@@ -1,7 +1,7 @@
 """One user's rows of `memory_blocks` in a Dolt database, with its commits and branches.
 
-All statements to Dolt are here. They block, so call this module in a thread. A change of `main`
-happens completely or not at all, and only if `main` has not moved since the caller read it.
+All statements on this table are here. They block, so call this module in a thread. A change of
+`main` happens completely or not at all, and only if `main` has not moved since the caller read it.
 """
 
 import hashlib
@@ -143,7 +143,7 @@ class DoltEdit:
 
 
 class Database:
-    """The rows of the user who has this name."""
+    """The rows of one user, by the user's name in the database."""
 
     def __init__(self, engine: Engine, user: str) -> None:
         self.engine = engine
@@ -646,7 +646,7 @@ def branch_of(user: str, proposal: Proposal) -> str:
     """Return the name of the branch of a proposal.
 
     Args:
-        user: The user's identifier, or else the id.
+        user: The user's name in the database.
         proposal: The proposal. Its label and its id are parts of the name.
     """
     label = "/".join(_part(part) for part in proposal.label.split("/"))
@@ -657,7 +657,7 @@ def branches_of(user: str) -> str:
     """Return the beginning of the names of the branches with a user's proposals.
 
     Args:
-        user: The user's name.
+        user: The user's name in the database.
     """
     return f"agent/{_part(user)}/"
 

@@ -1,8 +1,8 @@
 """Dolt databases by their addresses, and the two engines: a Dolt server, and doltlite.
 
 An address is `mysql://user@host:3306/database`, or a file of doltlite at
-`doltlite:///path/file.db`. A server must have only public addresses (if the operator does not allow
-private ones). The connection uses the IP address that was checked. A file must be in one of the
+`doltlite:///path/file.db`. A server must have only public IP addresses, unless the operator allows
+private ones. The connection uses the IP address that was checked. A file must be in one of the
 folders that the operator named. All differences between the engines are in this module.
 """
 
@@ -48,10 +48,10 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True)
 class DoltAddress:
-    """An address without its password, and its parts.
+    """The address of a database, and its parts.
 
-    It is a file of doltlite at `path`, or a server. `allow_private` and `folders` are the
-    operator's permissions.
+    It is a file of doltlite at `path`, or a server. The text `address` does not contain the
+    password. `allow_private` and `folders` are the operator's permissions.
     """
 
     address: str

@@ -1,10 +1,10 @@
 """Dolt databases as remotes of a user's memory.
 
-A database has a commit for each version and a branch for each proposal. A sync pulls first, then
-pushes new versions one after the other. The memory is not locked during the sync. Each step can be
-repeated, since a commit names its version, and a push requires that `main` has not moved.
+A database has a commit for each version and a branch for each waiting proposal. A sync pulls first,
+then pushes new versions one after the other. The memory is not locked during the sync. Each step
+can be repeated, since a commit names its version, and a push requires that `main` has not moved.
 
-An owner's commits become versions by the same functions as every write of an owner. If the memory
+Commits of other programs become versions by the same functions as the owner's writes. If the memory
 has changed too, both changes are kept if they concern different lines. Otherwise the remote's text
 waits as a proposal to the owner. Nothing is lost, and the memory does not change.
 """
@@ -234,7 +234,8 @@ class _DoltSync:
         trailer = await asyncio.to_thread(self._database.newest_trailer, chain_id)
         if trailer is None and self.remote.followed == 0:
             return
-        was_reset = trailer is None  # a kill may have come before its bytes were removed
+        # An earlier sync has reset the history; a kill may have come before the bytes were removed.
+        was_reset = trailer is None
         if trailer and not await self._store.read(lambda tx: is_rewritten(tx, trailer)):
             return
         # Read the branches before the check, so that a commit during it is noticed.
@@ -246,7 +247,7 @@ class _DoltSync:
         if not was_reset:
             await asyncio.to_thread(self._database.begin_again, heads)
         await asyncio.to_thread(self._database.drop_unreachable)
-        # The push then creates the table and its rows.
+        # The push then writes all rows again.
         self.remote = replace(self.remote, seen=None, followed=0)
         await self._store.write(self._note)
 
@@ -490,7 +491,7 @@ def read_head(database: Database, remote: Remote) -> RemoteHead:
 
 
 def is_rewritten(tx: Transaction, trailer: Trailer) -> bool:
-    """Return whether the version that a commit names has another id here now.
+    """Return whether the version that a commit names has another id here now, or is missing.
 
     Args:
         tx: The transaction.

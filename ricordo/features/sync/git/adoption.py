@@ -66,8 +66,9 @@ def adopt(
         chain_id: The chain, which is locked here.
         adoption: The commits, and the head that the chain must have.
         metadata: The author who pushed or pulled the commits; the policies apply to this author.
-        describe: A function that returns the metadata of each commit's versions; with None,
-            `metadata` is used.
+        describe: A function of the transaction and the chain. It returns a function that returns
+            the metadata of a commit's versions. With None, the versions get `metadata` with the
+            commit's message as the reason.
         is_push: Refuse changes of read-only blocks even by their owner.
 
     Raises:

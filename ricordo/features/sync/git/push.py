@@ -424,7 +424,7 @@ def merged(
     """Return the adoption that merges `remote_tip` into `tip`.
 
     Args:
-        push: The objects of both sides. It is not changed, but records faults.
+        push: The objects of both sides. Faults are recorded in it; its objects do not change.
         base: The newest commit that both contain; None if there is none.
         tip: The id of the memory's last commit.
         remote_tip: The id of the remote's commit.

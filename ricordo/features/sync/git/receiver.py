@@ -286,7 +286,7 @@ class PushReceiver:
 def _described(
     pusher: ChangeMetadata, newest: Commit | None, tx: Transaction, chain: Chain
 ) -> Describe:
-    """Return the metadata of pushed commits.
+    """Return a function that returns the metadata of a pushed commit.
 
     The pusher's commits get the pusher's metadata; other commits get that of a remote author. If
     the pusher's user has no e-mail address, the committer address of the newest commit counts as

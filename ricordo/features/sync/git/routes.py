@@ -14,8 +14,8 @@ router = Routes(
     prefix="/users/{user_id}/memory.git", tags=["git"], scope="memory", include_in_schema=False
 )
 _SMART_HTTP = "ricordo.features.sync.git.smart_http"
-# At most this many further bytes of a push are read and dropped, so that the sender can read the
-# refusal.
+# The most bytes of a push that are read. Those beyond RICORDO_MAX_BODY_MB are dropped, so that the
+# sender can read the refusal.
 _MOST_SENT = 2 * 1024**3
 
 

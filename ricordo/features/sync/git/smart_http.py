@@ -174,7 +174,7 @@ async def _memory(
 async def _lacking(context: RequestContext, chain_id: str, body: bytes) -> list[bytes] | None:
     """Return the objects after the newest version that the client has.
 
-    None if the client's versions do not show which objects it lacks.
+    Return None if the versions that the client names do not show which objects it lacks.
     """
     if _ODD.search(body):
         return None

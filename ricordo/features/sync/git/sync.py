@@ -89,8 +89,8 @@ class GitRemotes:
             for parent in Path(usable_address).parents:
                 if (parent / "HEAD").is_file():
                     raise Invalid(
-                        f"{parent} is inside a git repository, and a remote cannot be. Choose a "
-                        "folder outside of it."
+                        f"{usable_address} is inside a git repository, and a remote cannot be. "
+                        f"Choose a folder outside of {parent}."
                     )
             return Access(usable_address, options=access.options)
         if access.password is None:
@@ -264,7 +264,7 @@ class _GitSync:
         )
 
     def _described(self, tx: Transaction, chain: Chain) -> Describe:
-        """Return the metadata of pulled commits.
+        """Return a function that returns the metadata of a pulled commit.
 
         The author and message are those of the commit, or of a proposal that was merged at the
         remote.

@@ -1,7 +1,7 @@
 """Access to git repositories elsewhere, in a local folder or at an http address.
 
-A server must have only public addresses (if the operator does not allow private ones). The
-connection uses the IP address that was checked. Redirects are not followed.
+A server must have only public IP addresses, unless the operator allows private ones. The connection
+uses the IP address that was checked. Redirects are not followed.
 """
 
 import ssl

@@ -1,7 +1,7 @@
 """Add, sync and sweep the remotes of users' memories.
 
-The database is authoritative. Jobs push it to the remotes and pull the owner's commits from them. A
-job may be killed at any point and repeated. The kinds come from plugins
+The database is authoritative. Jobs push memories to the remotes and pull the owner's commits from
+them. A job may be killed at any point and repeated. The kinds come from plugins
 (`ricordo.memory.remote_kind`); git and Dolt are built in.
 
 The transaction that changes a memory adds the job for its remotes (`storage/versions.py`). A sweep
