@@ -99,7 +99,7 @@ def users_of(agent_ids: Iterable[str]) -> Select[tuple[str]]:
     """Return a select of the ids of users who have a conversation with these agents.
 
     Args:
-        agent_ids: The agents. A user who has conversations with several is selected several times.
+        agent_ids: The agents. A user is selected once for each conversation with them.
     """
     return select(conversations.c.user_id).where(
         conversations.c.agent_id.in_([*agent_ids]),

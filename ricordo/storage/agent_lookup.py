@@ -55,7 +55,7 @@ def has_any_tag(tags: Sequence[str]) -> ColumnElement[bool]:
     """Return the condition that an agent has one of these tags.
 
     Args:
-        tags: The tags, without any meaning of their order.
+        tags: The tags, in any order.
     """
     return tagged_with(agents_tags, agents.c.id, tags, all_tags=False)
 
@@ -63,7 +63,7 @@ def has_any_tag(tags: Sequence[str]) -> ColumnElement[bool]:
 def ids_among(
     tx: Transaction, organization_id: str, agent_ids: Select[Any], limit: int
 ) -> list[str]:
-    """Return the ids of some of the selected agents of the organization, in their order.
+    """Return the first of the selected agents' ids that are in the organization, ordered by id.
 
     Args:
         tx: The transaction, or a read.

@@ -1,7 +1,7 @@
 """Agents with their attachments.
 
-Loading an agent for a turn takes three statements; loading any number of agents for an answer takes
-three too.
+Loading an agent for a turn takes three statements. Loading any number of agents for an answer takes
+three too. It takes one more if calls wait for an answer, and one more if a list has long texts.
 """
 
 from collections.abc import Sequence
@@ -148,7 +148,7 @@ _GET_FOR_ONE = _GET.where(MAY_USE)
 _TIMEZONE = select(agents.c.timezone).where(_ONE)
 _TIMEZONE_FOR_ONE = _TIMEZONE.where(MAY_USE)
 AgentOrder = Literal["created_at", "updated_at", "last_run_completion"]
-_MAX_NAMED = 1000  # agents of an answer that names one of them
+_MAX_NAMED = 1000  # the most agents that `with_rule_about` returns
 _INSERT_TAG = insert(agents_tags)
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
 _update = _ROWS.updates(*_ROWS.changeable())
@@ -203,7 +203,7 @@ def load(
 def blocks_seen(tx: Transaction, scope: Scope, agent_id: str) -> tuple[Block, ...]:
     """Return the agent's blocks in the caller's default conversation.
 
-    It takes two statements.
+    It takes two statements, or three for a user without a default conversation of their own.
 
     Args:
         tx: The transaction, or a read.
@@ -248,14 +248,14 @@ def _load_conversation(
     agent = None
     conversation = None
     if rows:
-        agent, conversation = _conversation_of(scope, rows, is_default=conversation_id is None)
+        agent, conversation = _conversation_of(scope, rows, is_default=not conversation_id)
     if (
         agent is None
         or conversation is None
         or (conversation_id and not scope.sees(conversation.user_id))
     ):
         missing = f"Agent with ID {agent_id}"
-        if conversation_id is not None:
+        if conversation_id:
             missing = f"Conversation with ID {conversation_id}"
         raise NotFound(f"{missing} not found")  # wire fact
     return agent, conversation, rows

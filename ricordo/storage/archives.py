@@ -37,8 +37,8 @@ _ATTACHED_ARCHIVES = ROWS.select.join(
     agents_archives, agents_archives.c.archive_id == archives.c.id
 ).where(equal(agents_archives, "agent_id"))
 _OF_AGENT = _ATTACHED_ARCHIVES.order_by(agents_archives.c.seq)
-# Lock the archive before its count or tags change; databases with one writer need no lock.
 _LOCK_PASSAGE = select(passages.c.id).where(equal(passages, "id")).with_for_update()
+# Lock the archive before its count or tags change; databases with one writer need no lock.
 _LOCK = ROWS.select.where(equal(archives, "id", "organization_id")).with_for_update()
 # Also lock the attachment, which another transaction may be removing.
 _LOCK_FOR_AGENT = _ATTACHED_ARCHIVES.where(
@@ -151,9 +151,10 @@ def get_for_change(tx: Transaction, scope: Scope, id: str) -> Archive:
 
 
 def require_changes(scope: Scope, archive: Archive) -> None:
-    """Raise Forbidden unless the caller made the archive or administers.
+    """Raise Forbidden unless the caller may change the archive.
 
-    Developers may also change archives that no user created, such as those of agents.
+    Its creator, administrators and callers who see the whole organization may change it. Developers
+    may also change archives that no user created, such as those of agents.
 
     Args:
         scope: The caller.
@@ -285,7 +286,7 @@ def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) 
 
 
 def redacted(new: Iterable[Passage]) -> list[Passage]:
-    """Return the passages with texts, tags and metadata in normal form without secrets.
+    """Return the passages with texts, tags and metadata in normal form and without secrets.
 
     Args:
         new: Passages to store; they are not changed.
@@ -346,7 +347,7 @@ def page_of_passages(
         page: The part of the list.
         search_text: Only passages whose text contains it, in upper or lower case. None or "": all.
         scope: Passages that it does not see are left out; None: all passages are returned.
-        without: Texts by key of the metadata. Passages with one of them are left out.
+        without: For each key of the metadata, the values of passages to leave out.
     """
     conditions: list[ColumnElement[bool]] = [passages.c.archive_id.in_(archive_ids)]
     if search_text:

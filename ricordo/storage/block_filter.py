@@ -14,9 +14,10 @@ from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_t
 
 @dataclass(frozen=True, slots=True)
 class AgentCount:
-    """The number of agents that a block is attached to.
+    """A condition on the number of agents to which a block is attached.
 
-    `any_of` lists the allowed numbers. The other fields are lower and upper bounds.
+    `any_of` lists the allowed numbers; if it is empty, any number is allowed. The other fields are
+    bounds, which the number may not equal.
     """
 
     any_of: tuple[int, ...] = ()

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import (
     Row,
     String,
+    and_,
     bindparam,
     case,
     delete,
@@ -95,6 +96,8 @@ _COPY = ROWS.select.where(
     func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label"),
 )
 IS_SKILL = is_skill_label(blocks.c.label)
+# A user's blocks are parts of prompts, except skills and the rules against remembering.
+IS_IN_PROMPTS = and_(blocks.c.label != NEVER_REMEMBER, ~IS_SKILL)
 _LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
 # The owner of a block: 0 no user, 1 this user, 2 another user.
 _WHOSE = case(
@@ -111,8 +114,7 @@ _OF_AGENT = (
         .where(
             chains.c.owner_kind == "user",
             chains.c.owner_id == bindparam("user_id"),
-            blocks.c.label != NEVER_REMEMBER,
-            ~IS_SKILL,
+            IS_IN_PROMPTS,
             or_(blocks.c.agent_id.is_(None), blocks.c.agent_id == bindparam("memory_id")),
             or_(blocks.c.course.is_(None), blocks.c.course == bindparam("course")),
         )
@@ -599,7 +601,10 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
 
 
 def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata) -> Block:
-    """Store changes of a block that was read in this transaction, with tags and attachments.
+    """Store changes of a block that was read in this transaction.
+
+    Changed tags are stored too. A new label is also written to the block's attachments and open
+    proposals.
 
     Args:
         tx: The transaction.
@@ -781,7 +786,6 @@ def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
             author name.
     """
     author = metadata.author
-    # A client or a remote can send any author name.
     author = replace(author, id=redact(author.id).text, name=redact(author.name).text)
     return replace(metadata, reason=redact(normal_text(metadata.reason)).text, author=author)
 
@@ -866,7 +870,7 @@ def log(
         tx: The transaction.
         block: The block before the change.
         changed: The changed settings by name; or `deleted` with all settings of a deleted block.
-        metadata: The author, which is all that the log keeps of it.
+        metadata: The metadata of the change. The log keeps only its author.
     """
     logged = {"label": block.label, **changed}
     row = {

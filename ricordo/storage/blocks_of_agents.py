@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import CompoundSelect, null, select
 
 from ricordo.domain.block import Block
-from ricordo.storage.blocks import ROWS, add_seen
+from ricordo.storage.blocks import IS_IN_PROMPTS, ROWS, add_seen
 from ricordo.storage.engine.repository import distinct_list, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.listed_texts import LENGTH, LISTED_COLUMNS, block_of, listed_texts
@@ -38,7 +38,11 @@ def _of_agents(columns: Sequence[Any]) -> CompoundSelect[Any]:
             select(*columns, *_OWNER, null(), blocks.c.seq)
             .select_from(blocks)
             .join(chains, chains.c.id == blocks.c.chain_id)
-            .where(chains.c.owner_kind == "user", one_of(chains.c.owner_id, "user_ids"))
+            .where(
+                chains.c.owner_kind == "user",
+                one_of(chains.c.owner_id, "user_ids"),
+                IS_IN_PROMPTS,
+            )
         )
         .order_by("place")
     )

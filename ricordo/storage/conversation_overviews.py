@@ -1,4 +1,4 @@
-"""Lists of conversations, agents and runs with their names, one statement each."""
+"""Lists of conversations, agents and runs with their names, in one or two statements each."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -225,7 +225,7 @@ def recent_conversations(
 def first_messages(
     tx: Transaction, scope: Scope, run_ids: Iterable[str | None]
 ) -> Sequence[Row[tuple[str, str, str, str]]]:
-    """Return the first message of each run that a user wrote.
+    """Return, for each run, the first message that a user wrote.
 
     Runs without such a message are left out.
 

@@ -43,7 +43,7 @@ class ListedConversation:
     user_name: str | None
     time: int
     versions: frozenset[str]
-    is_gone_there: bool = False  # deleted in the client from which it was imported
+    is_gone_there: bool = False
 
 
 def version_note(conversation_id: str, description: str | None) -> str:

@@ -213,7 +213,6 @@ def lock(tx: Transaction, id: str) -> None:
         tx: The transaction.
         id: The conversation. If it does not exist, nothing is locked.
     """
-    # On PostgreSQL this lock blocks new rows that refer to the conversation, such as a run.
     tx.lock(_LOCK, {"id": id})
 
 
@@ -496,7 +495,7 @@ def page_of_history(
         tx: The transaction.
         scope: The caller.
         conversation: The conversation, perhaps a fork.
-        page: The part of the history. It is full if enough messages are accepted.
+        page: The part of the history. Its limit counts only accepted messages.
         keeps: Accepts a message; others are left out (see `page_of_kept`).
     """
     spans = lineage(tx, conversation)

@@ -1,4 +1,4 @@
-"""Read conversations for a repair, without any assumption about their rows.
+"""Read and repair conversations, without any assumption about their rows.
 
 Elsewhere an unreadable row is an error; here it is a finding.
 """
@@ -184,7 +184,7 @@ def count_rows(tx: Transaction, conversation_id: str) -> int:
 
 
 def count_half_ended(tx: Transaction, conversation_id: str) -> int:
-    """Return the number of runs that have ended but are still marked running.
+    """Return the number of runs that have ended but whose status is still created or running.
 
     Args:
         tx: The transaction.
@@ -210,7 +210,7 @@ def write_parts(tx: Transaction, message: Message) -> None:
 
 
 def fail_half_ended(tx: Transaction, conversation_id: str) -> None:
-    """Mark the conversation's runs as failed that have ended but are still marked open.
+    """Mark runs as failed that have ended but whose status is still created or running.
 
     Args:
         tx: The transaction.

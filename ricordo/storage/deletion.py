@@ -276,10 +276,10 @@ def purge_passages(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> 
 
 
 def purge_conversation(tx: Transaction, id: str, before: BeforePurge, counts: Counter[str]) -> bool:
-    """Purge a deleted conversation, except messages that its forks share.
+    """Purge a portion of a deleted conversation, except messages that its forks share.
 
-    If this conversation is a fork, its deleted origin may have waited for this. So the origin gets
-    a job.
+    If this conversation is a fork, its deleted origin may have waited for this purge. So the origin
+    then gets a job, which purges the rest of it.
 
     Args:
         tx: The transaction.

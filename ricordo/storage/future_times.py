@@ -1,7 +1,7 @@
 """Repair of timestamps in the future, from a clock that jumped ahead and was set back.
 
-Timestamps in the future are set to now. Otherwise they would block other work: a lease or a
-heartbeat would seem valid for years. A job would not be due for years, and a conversation not idle.
+Timestamps in the future are set to now. Otherwise they would block other work for years: a lease or
+a heartbeat would seem valid, a job would not be due, and a conversation would never seem idle.
 Times that a user chose, such as those of passages and schedules, stay.
 """
 
@@ -42,7 +42,7 @@ _STAMPS: Mapping[Table, Sequence[str]] = {
     blocks: ("created_at", "updated_at"),
     conversations: ("last_message_at", "last_run_ended_at", "created_at", "updated_at"),
     jobs: ("heartbeat_at", "created_at", "started_at", "ended_at"),
-    messages: ("created_at",),  # there is an index
+    messages: ("created_at",),  # an index finds future times among all rows
     proposals: ("created_at", "resolved_at"),
     providers: ("created_at", "updated_at"),
     users: ("created_at",),
@@ -99,7 +99,7 @@ def _replan_jobs(tx: Transaction, now: int, limit: int) -> int:
 
 
 def _replan_ends(tx: Transaction, now: int, limit: int) -> int:
-    """Let leases of turns and open proposals keep their planned duration, counted from now."""
+    """Renew the leases of turns, and let proposals keep their duration, counted from now."""
     leases = update(runs).where(runs.c.ended_at.is_(None), runs.c.lease_expires_at > limit)
     waiting = update(proposals).where(
         proposals.c.created_at > limit, proposals.c.expires_at.is_not(None)

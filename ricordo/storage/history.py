@@ -244,7 +244,7 @@ def block_at(
 
 
 def all_at(tx: Transaction, chain_id: str, time: int) -> list[BlockVersion]:
-    """Return the version of each block that was current at a time, by label.
+    """Return the version of each block that was current at a time, ordered by label.
 
     Blocks that did not exist then are left out.
 
@@ -260,12 +260,12 @@ def all_at(tx: Transaction, chain_id: str, time: int) -> list[BlockVersion]:
     rows = tx.all(_NUMBERED, {"chain_id": chain_id, "numbers": numbers})
     last = [_version(row, chain_id) for row in rows]
     renames = [row for row in tx.all(_RENAMES, {"chain_id": chain_id}) if row.number <= end]
-    given_up = {row.old_label: row.number for row in reversed(renames)}
+    renamed_at = {row.old_label: row.number for row in reversed(renames)}
     return sorted(
         (
             version
             for version in last
-            if version.blob is not None and version.number > given_up.get(version.label, 0)
+            if version.blob is not None and version.number > renamed_at.get(version.label, 0)
         ),
         key=lambda version: version.label,
     )

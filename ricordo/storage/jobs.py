@@ -362,7 +362,7 @@ def finish(tx: Transaction, job: Job) -> bool:
 
 
 def fail(tx: Transaction, job: Job, error: dict[str, str], retry_after: int | None = None) -> bool:
-    """Retry the job after a delay, or end it as failed without attempts left.
+    """Retry the job after a delay, or end it as failed if no attempts are left.
 
     A single job is cancelled instead of a retry if another one already waits.
 
@@ -521,13 +521,15 @@ def prune(tx: Transaction) -> int:
     now = tx.clock.now()
     ended = select(jobs.c.seq).where(jobs.c.status.in_(ENDED))
     newest_kept = ended.order_by(jobs.c.seq.desc()).offset(KEPT_ENDED).limit(1).scalar_subquery()
-    is_old_sweep = (
+    is_old_periodic = (
         jobs.c.key.startswith(PERIODIC, autoescape=True)
         & (jobs.c.status == "done")
         & (jobs.c.ended_at < now - _KEPT_PERIODIC_SECONDS * SECOND)
     )
     is_over = (
-        (jobs.c.ended_at < now - KEPT_SECONDS * SECOND) | is_old_sweep | (jobs.c.seq <= newest_kept)
+        (jobs.c.ended_at < now - KEPT_SECONDS * SECOND)
+        | is_old_periodic
+        | (jobs.c.seq <= newest_kept)
     )
     rows = tx.all(ended.where(func.coalesce(is_over, False)).limit(_PRUNED_AT_ONCE))
     if rows:

@@ -263,7 +263,7 @@ def _requirement(now: int) -> ApiKey:
 
 
 def had_any(tx: Transaction, user_id: str) -> bool:
-    """Return whether the user has a key, or had one that is still stored.
+    """Return True if the user has a key, or had one that is still stored.
 
     Args:
         tx: The transaction.
@@ -299,7 +299,9 @@ def are_any(tx: Transaction) -> bool:
 
 
 def needing_secret(tx: Transaction) -> str:
-    """Return a text with the number of rows encrypted with the data folder's key; "" for none.
+    """Return the numbers of stored things that need the installation's secret key.
+
+    The result is a text such as "2 API keys, 1 agents with secrets"; "" if there are none.
 
     Args:
         tx: The transaction.
@@ -369,7 +371,7 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
     """Return the key with this hash and its scope.
 
     Returns None for a key that is unknown, revoked or expired, or whose user is disabled or
-    deleted.
+    deleted. The same holds for a token whose creating key is no longer valid.
 
     Args:
         tx: The transaction.
@@ -416,8 +418,8 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
     """Return the scope of the key.
 
     A user or guardian sees the user's data and shared data. A service sees shared data until it
-    names a user to act for. The same holds for a developer without `memory:read`. An administrator
-    sees the whole organization.
+    names a user to act for. An administrator, or a developer with `memory:read`, sees the whole
+    organization; any other developer sees shared data.
 
     Args:
         key: The stored key.

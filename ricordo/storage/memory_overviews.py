@@ -1,4 +1,4 @@
-"""Lists of memory: owners, blocks and waiting proposals, one statement each.
+"""Lists of memory: owners, blocks and waiting proposals, in few statements each.
 
 The caller's access to a chain is checked before.
 """
@@ -250,7 +250,7 @@ def sizes_of_users(tx: Transaction, user_ids: Sequence[str]) -> Mapping[str, Mem
 
 
 def blocks_of_chain(tx: Transaction, chain_id: str) -> Sequence[Row[Any]]:
-    """Return a chain's blocks by label, without the block of rules for things never to remember.
+    """Return a chain's blocks, ordered by label, without the rules against remembering.
 
     Each row has the length of the text and the number of waiting proposals.
 
@@ -266,7 +266,7 @@ def blocks_of_chain(tx: Transaction, chain_id: str) -> Sequence[Row[Any]]:
 
 
 def blocks_with_ids(tx: Transaction, ids: Sequence[str]) -> Sequence[Row[Any]]:
-    """Return these blocks by label, with the columns of `blocks_of_chain`.
+    """Return these blocks, ordered by label, with the columns of `blocks_of_chain`.
 
     Args:
         tx: The transaction.
@@ -305,7 +305,7 @@ def beginnings(tx: Transaction, chain_id: str, limit: int) -> list[str]:
 
 
 def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:
-    """Return the labels of deleted blocks that were not restored.
+    """Return the labels of deleted blocks under which no block exists now.
 
     Args:
         tx: The transaction.

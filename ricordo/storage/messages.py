@@ -303,8 +303,8 @@ def move(
 def searchable_text(message: Message) -> str:
     """Return the text by which search finds the message.
 
-    It is spoken or read text, without prompts, heartbeats and results of searches. Texts of
-    pictures come last, each with a mark.
+    It consists of spoken text and results of tools. Prompts, summaries, events and results of
+    searches are left out. Texts of pictures come last, each with a mark.
 
     Args:
         message: The message.

@@ -70,7 +70,7 @@ def create(tx: Transaction, name: str) -> Organization:
 
     Raises:
         Invalid: No organization can have this name.
-        Collision: The name is used, or is an id.
+        Collision: The name is used, or has the form of an id.
     """
     require_fit_name(name, "An organization")
     if is_id(name, "org") or named(tx, name):

@@ -413,7 +413,8 @@ def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> 
     Args:
         tx: The transaction.
         scope: The caller.
-        page: The part of the list. A bounded page ends where the texts exceed the size of a list.
+        page: The part of the list. A bounded page ends where the texts exceed the size of a list,
+            and cannot be read backwards.
         filters: The conditions.
     """
     names = ("chain_id", "label", "status", "author_id", "run_id")

@@ -6,12 +6,14 @@ from itertools import product
 import pytest
 from sqlalchemy import ColumnElement
 
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import NEVER_REMEMBER, SKILL_LABEL
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.search.index import insert_messages
-from ricordo.storage import agents, conversations
+from ricordo.storage import agents, blocks, conversations
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
@@ -75,6 +77,28 @@ async def test_loading_an_agent_costs_three_statements_also_with_tags(
     assert whole == replace(loaded, tags=("a", "b"))
     assert (len(whole.blocks), len(whole.tools)) == (20, 20)
     assert [archive.name for archive in whole.archives] == ["One", "Two"]
+
+
+async def test_an_agent_is_shown_with_the_blocks_that_its_prompt_has(store: SqliteStore) -> None:
+    agent = (await make.stored_agent(store, with_blocks=[make.block("persona")])).agent
+    caller = Scope(user_id="user-1", subject_id="user-1")
+
+    def write(tx: Transaction) -> None:
+        own = make.chain("user", "user-1")
+        labels = ("hobbies", NEVER_REMEMBER, SKILL_LABEL.format("tea"))
+        users_blocks = [make.block(label, "Tea.", chain_id=own.id) for label in labels]
+        blocks.insert_all(tx, users_blocks, [own], make.change_metadata())
+
+    await store.write(write)
+
+    def labels_of(state: AgentState) -> list[str]:
+        return [block.label for block in state.blocks]
+
+    loaded = await store.read(lambda tx: agents.load(tx, caller, agent.id))
+    whole = await store.read(lambda tx: agents.load_whole(tx, caller, agent.id))
+    (listed,) = await store.read(lambda tx: agents.page(tx, caller, Page()))
+    assert labels_of(loaded) == ["persona", "hobbies"]
+    assert labels_of(whole) == labels_of(listed) == labels_of(loaded)
 
 
 async def test_an_agent_loads_with_the_requested_conversation(

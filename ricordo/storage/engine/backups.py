@@ -147,7 +147,10 @@ def _major(program: str) -> int:
 
 
 def filled_tables(path: Path) -> list[str]:
-    """Return the valuable tables of a database that have rows."""
+    """Return the valuable tables of a database that have rows.
+
+    For a file that cannot be read, one entry says so.
+    """
     try:
         with closing(sqlite3.connect(path)) as connection:
             statement = "SELECT name FROM sqlite_master WHERE type = 'table'"
@@ -165,7 +168,8 @@ def filled_tables(path: Path) -> list[str]:
 def settle(path: Path) -> None:
     """Write a database's log back into its file, and flush the file to disk.
 
-    No other process may use the database meanwhile. Raises Unavailable.
+    If the log cannot be written back, a warning is logged and the log is deleted. No other process
+    may use the database meanwhile. Raises Unavailable.
     """
     try:
         with closing(sqlite3.connect(path)) as connection:

@@ -80,8 +80,8 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
         memory_mb=settings.max_memory_mb,
         blocks=settings.max_memory_blocks,
         listed_characters=settings.max_listed_characters,
-        # While a list is answered, its blocks are in memory twice, and most non-Latin characters
-        # take three bytes. So a character can take up to eight bytes of the answer's memory.
+        # While a list is answered, its blocks are in memory twice, and a character takes up to four
+        # bytes. So each character can take up to eight bytes of the answer's memory.
         list_characters=settings.max_answer_mb * MEGABYTE // 8,
         history_mb=settings.max_history_mb,
     )
@@ -171,11 +171,11 @@ def exclusive_access(
         settings: The settings that name the database.
         is_new: Create the file of an SQLite database if it is missing. On PostgreSQL the database
             must exist in any case.
-        force: Connect even while a server uses the database. Another program that opens or copies a
-            PostgreSQL database is still refused.
+        force: Connect even while a server uses the database. While another program opens or copies
+            a PostgreSQL database, Conflict is raised all the same.
 
     Raises:
-        Conflict: A server, or another such program, uses the database.
+        Conflict: A server uses the database, or another program opens or copies it.
         NotFound: There is no SQLite file, and `is_new` is not set.
         Unavailable: The database cannot be opened or written, or its last writes are missing.
     """
@@ -244,7 +244,7 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
                 )
             yield connection
         finally:
-            # After a session has ended, PostgreSQL needs a moment to notice.
+            # Unlock at once: PostgreSQL needs a moment to notice that a session has ended.
             with suppress(DBAPIError):
                 connection.rollback()
                 connection.exec_driver_sql(f"SELECT pg_advisory_unlock({postgres.SCHEMA_LOCK})")
@@ -339,7 +339,9 @@ def require_current(connection: Connection, address: str) -> None:
 
 
 def check(settings: Settings) -> DatabaseStatus:
-    """Check the database without changing or locking it.
+    """Check the database without changing its content.
+
+    An SQLite file that no server uses is locked for a moment.
 
     Args:
         settings: The settings that name the database.

@@ -204,7 +204,7 @@ def write_mark(
 ) -> None:
     """Write the mark file from the database.
 
-    On a full disk the old mark stays. It is only older than the database.
+    On a full disk the old mark stays, which may be older than the database.
 
     Args:
         connection: A connection to the database.
@@ -325,7 +325,9 @@ def _signs_with_log(path: Path, identities: Collection[int]) -> _Signs:
     """Return the signs of the database with its log.
 
     Raises:
-        Unavailable: if the log has none of these identities, so it belongs to another database.
+        Unavailable: The log has none of these identities, so it belongs to another database; or it
+            cannot be read.
+        DatabaseFailed: The disk is full, so the log cannot be read.
     """
     signs = None
     with suppress(sqlite3.Error):

@@ -5,7 +5,7 @@ that another transaction changed. A unit of work that writes a value computed fr
 therefore do one of two things. It locks these rows (`with_for_update`, which SQLite omits), or it
 compares them when it writes, and raises Overtaken if they differ. A read sees one snapshot. Text
 columns are COLLATE "C": byte order, as on SQLite. JSON columns are JSON, not JSONB: JSONB would
-change the order of keys and large numbers. No query looks inside them.
+change the order of keys and large numbers. The few queries that look inside them use no index.
 """
 
 import logging

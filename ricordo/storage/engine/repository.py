@@ -38,7 +38,8 @@ class Page:
         after: The id of a row. The page begins after it.
         order: The order of the list, usually by creation.
         from_start: The page begins at the start of the list, even if `before` is set.
-        is_bounded: The page ends at the byte limit of one list. The next page continues after it.
+        is_bounded: The page also ends where its texts reach the size limit of one list, so it may
+            have fewer rows than `limit`.
     """
 
     limit: int = 50
@@ -424,7 +425,7 @@ class Repository(Generic[V]):
         Args:
             *names: Fields of the entity; a part of `author` or `usage` is named by its column.
             where: A condition on the row, whose parameters the function takes by name; None: the id
-                alone.
+                alone. With a condition, no lock is required.
             locked: The field with the id of the row that must be locked. It is "user_id", for
                 example, if the user's lock protects the entity. None: only one writer has these
                 columns, or their new values do not depend on what was read.
@@ -635,7 +636,7 @@ def tagged_with(
 
     Args:
         links: The table of tags, with the columns `tag` and `<entity>_id`.
-        column: The id of the entity, in a table with the plural of its name.
+        column: The `id` column of the entity's table, such as `agents.c.id`.
         tags: The tags; without any, no entity meets the condition.
         all_tags: The entity must have all of the tags.
     """

@@ -1,9 +1,10 @@
 """Wake-ups: the jobs of procrastinate that wake workers on PostgreSQL.
 
 A wake-up is a procrastinate job whose only argument is the id of one of our jobs. A worker on any
-machine then claims that row at once. Only the row decides who runs the job: a superfluous wake-up
-claims nothing, and a lost wake-up is sent again. Only due jobs have a wake-up. procrastinate
-handles the wake-ups of one key in order, so one for tomorrow would delay all later jobs of its key.
+machine then claims that job's row at once. Only the row decides who runs the job: a superfluous
+wake-up claims nothing, and a lost wake-up is sent again. Only due jobs have a wake-up.
+procrastinate handles the wake-ups of one key in order, so one for tomorrow would delay all later
+jobs of its key.
 """
 
 from collections.abc import Iterable, Sequence

@@ -110,7 +110,7 @@ def open_work_folder(
 def file_for(data_dir: Path, target: Path) -> Iterator[Path]:
     """Yield a path for a new file, which is moved to its target at the end of the block.
 
-    The file appears there whole, in one step. After an error in the block there is no file.
+    The file appears there whole, in one step. After an error in the block the target is unchanged.
 
     Args:
         data_dir: The data folder whose sweep finds the remains after a kill.
@@ -135,7 +135,8 @@ def file_for(data_dir: Path, target: Path) -> Iterator[Path]:
 def sweep(*data_dirs: Path) -> Sweep:
     """Remove the remains of killed processes.
 
-    They are in these data folders, in their `backups`, and in the folders that notes name.
+    They are in these data folders, in their `backups`, in the folders that notes name, and in the
+    system's folder of temporary files.
     """
     report = Sweep()
     for data_dir in dict.fromkeys(path.absolute() for path in data_dirs):
@@ -302,7 +303,7 @@ def _sweep_noted(note: Path, report: Sweep) -> None:
     path = Path(note.read_text("utf-8"))
     if path.is_dir() and _NAME.fullmatch(path.name.removeprefix("ricordo-")):
         _sweep_folder(path, report)
-    # Keep the note, since the disk may only be unmounted for now.
+    # Keep the note if the folder above is missing, since its disk may only be unmounted for now.
     if path.parent.is_dir() and not path.exists():
         note.unlink(missing_ok=True)
 

@@ -1,7 +1,8 @@
 """Create the schema: all tables in an empty database, missing migrations in an older database.
 
-A backup is made and verified before the first migration changes an existing database. Missing
-tables of plugins are created at any start; plugins change them later by themselves.
+A backup is made and verified before the first migration changes an existing database. Tables of
+plugins do not belong to the schema: each start of a server creates missing ones, and plugins change
+them later by themselves.
 """
 
 import re
