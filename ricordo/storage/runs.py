@@ -1,7 +1,7 @@
 """Runs and their records: steps, traces of model calls, events of streams, and expenses.
 
-An open run's row is its conversation's lease: a partial unique index allows only one. Events stay
-for some hours.
+The row of a run that has begun and not ended is its conversation's lease: a partial unique index
+allows only one. Events stay for some hours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -321,12 +321,12 @@ def expired(tx: Transaction) -> list[Run]:
 def open_runs(
     tx: Transaction, *, conversation_id: str | None = None, agent_id: str | None = None
 ) -> list[Run]:
-    """Return open runs, the oldest first.
+    """Return the runs that have begun and not ended, the oldest first.
 
     Args:
         tx: The transaction.
-        conversation_id: Only runs of this conversation. The agent then does not count.
-        agent_id: Only runs of this agent. Without both, all open runs are returned.
+        conversation_id: Only runs of this conversation. Then `agent_id` is ignored.
+        agent_id: Only runs of this agent. Without both, the runs of all agents are returned.
     """
     if conversation_id:
         return _RUNS.all(tx, _OPEN_OF_CONVERSATION, {"conversation_id": conversation_id})
@@ -471,8 +471,8 @@ def page_of_steps(
         conditions.append(false())
     if run_ids:
         conditions.append(steps.c.run_id.in_(run_ids))
-    # Steps are stored when they end. Runs of one agent are read by its index. All other reads start
-    # at the newest row.
+    # Steps are stored when they end. Steps of one agent are read by its index. All other reads
+    # start at the newest row.
     return _STEPS.page(
         tx,
         scope,
@@ -660,7 +660,8 @@ def used_since(
 def keep_spent(tx: Transaction, step_ids: Sequence[str]) -> None:
     """Move the tokens of steps from their runs to the expenses, before the steps are deleted.
 
-    The runs then count no tokens, so all steps of a run are moved one after the other.
+    The token counts of these runs become 0. So the caller moves all steps of a run, at once or in
+    portions.
 
     Args:
         tx: The transaction.

@@ -29,11 +29,15 @@ _IDS = ("id", "user_id", "sender_id", "owner_id", "author_id", "created_by", "up
 async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
     """Rewrite the files of tables with deleted rows.
 
+    Args:
+        store: The store of the running server.
+        tables: The names of the tables from which an erasure deleted rows.
+
     Returns:
-        Sentences about the tables that could not be rewritten.
+        Sentences about the tables that could not be rewritten, and about copies outside of them.
 
     Raises:
-        Unavailable: if the scrub must be repeated.
+        Unavailable: A long read uses SQLite's log, so the scrub must be repeated.
     """
     touched = set(tables)
     touched.update(*(_WITH.get(name, ()) for name in touched))
@@ -42,7 +46,8 @@ async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
 
     def begin(tx: Transaction) -> None:
         cursor: Any = tx.connection.connection.cursor
-        # Runs after the commit in the writing thread, where nothing else can hold this lock.
+        # VACUUM runs after the commit, in the thread of the writer. There no other write of this
+        # server can hold the lock that it needs.
         if tx.connection.dialect.name == "sqlite":
             tx.after_commit.append(lambda: _scrub_sqlite(cursor()))
         else:

@@ -46,7 +46,7 @@ class SkillBlock:
 
 
 def of_chain(tx: Transaction, chain_id: str) -> list[Block]:
-    """Return the blocks of a chain's skills by label. Long texts are only beginnings."""
+    """Return the blocks of a chain's skills, ordered by label. Long texts are cut."""
     rows = tx.all(_OF_CHAIN, {"chain_id": chain_id})
     return [block for row in rows if is_skill((block := block_of(row)).label)]
 

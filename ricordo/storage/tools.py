@@ -63,7 +63,7 @@ class ToolFilter:
         other_types: The tool has none of these types.
         search: A piece of the name, in upper or lower case.
         agent_id: The agent that has the tool.
-        is_built_in: All of these conditions must be met, so True and False together match no tool.
+        is_built_in: True matches built-in tools, False all others; both together match no tool.
     """
 
     names: tuple[str, ...] = ()

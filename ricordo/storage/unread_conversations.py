@@ -29,8 +29,9 @@ def idle_conversations(marks: Table, mark: ColumnElement[int]) -> Select[Any]:
     """Select idle conversations in which their user wrote messages after the mark.
 
     The parameters are `since`, `idle_since`, `after` and `limit`. Only messages after the time
-    `since` count. A conversation is idle if its last message is not after `idle_since`. Only
-    conversations whose last message has a seq above `after` are selected, in the order of this seq.
+    `since` count. A conversation is idle if its user's last message is not after `idle_since`. Only
+    conversations in which this message has a seq above `after` are selected, in the order of this
+    seq.
 
     Args:
         marks: A table with one row for each conversation and user.

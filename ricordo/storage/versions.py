@@ -64,8 +64,7 @@ _CHAINS = Repository(
     },
 )
 _METADATA = Repository(ChangeMetadata, commits)
-# The number of remotes is read with the row, which is locked anyway. So chains without remotes need
-# no further statement.
+# Read with the row, which is locked anyway. So chains without remotes need no further statement.
 _IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
 _LOCK = (
     select(*_CHAINS.columns, _IS_FOLLOWED)
@@ -552,8 +551,8 @@ def read_text(tx: Transaction, chain_id: str, id: bytes) -> str:
 def _pack(text: bytes, base: bytes | None) -> bytes:
     """Return the stored form of a text.
 
-    It is the lengths of the beginning and end that it shares with its base, and the compressed
-    middle. The base's middle is the dictionary of the compression.
+    It consists of the lengths of the beginning and the end that the text shares with its base, and
+    of the compressed middle. The dictionary of the compression is the base around its middle.
     """
     if base is None:
         return zlib.compress(text, 6)

@@ -22,7 +22,7 @@ from ricordo.search.words import STOP_WORDS, query_terms, terms
 # The number of characters that are read of one text. More would delay all other turns, and a text
 # names its topic at its start.
 READ_LENGTH = 4_000
-NOTE_LENGTH = 300
+NOTE_LENGTH = 300  # characters; a longer text is one note
 _QUESTION_MARKS = ("?", "？")
 _AFTER = "\"'”’) "
 _MOST_WORDS_OF_FRAGMENT = 4

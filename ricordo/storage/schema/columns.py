@@ -79,7 +79,7 @@ def as_stored(column: sa.Column[Any]) -> Any:
 class PackedId(sa.TypeDecorator[str]):
     """An id such as `run-<uuid>` in 17 bytes instead of 40, for long tables.
 
-    SQL cannot compare it.
+    SQL can compare it with a parameter, but not with an id in a column of text.
     """
 
     impl = sa.LargeBinary
@@ -109,8 +109,8 @@ class PackedId(sa.TypeDecorator[str]):
     def pack(self, id: str | None) -> bytes | None:
         """Return the stored form of the id.
 
-        It is a NUL and the uuid's bytes. An id of any other form is stored as its letters, which
-        hold no NUL.
+        It is a NUL and the uuid's bytes. An id of any other form is stored as its letters, of
+        which the first is no NUL.
 
         Args:
             id: An id; None stays None.
@@ -164,7 +164,7 @@ def tags_table(
     """
     row = reference(f"{parent.removesuffix('s')}_id", parent)
     tag: sa.Column[str] = sa.Column("tag", NormalTag, nullable=False)
-    # Erasure finds the user in the row itself.
+    # Erasure deletes the tags with the row that they belong to, so it needs no user here.
     if users_by:
         about = strings("user_id", erasure="keep")
     else:

@@ -1,7 +1,7 @@
 """The tables of agents with everything they own, and of the search index.
 
-`seq` is the primary key, the search row and the cursor; `id` is the public name. Times are
-microseconds, UTC. Memory is in `memory_tables.py`.
+`seq` is the primary key, the number of a document in the search index, and the order of lists;
+`id` is the public id. Times are microseconds, UTC. Memory is in `memory_tables.py`.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ users = table(
     Index("users_by_look", "organization_id", "look"),
     erasure="delete",
 )
-# A key is stored as a keyed hash. `kind` is "key", or "session" for a login of a browser.
+# A key is stored as a keyed hash. `ApiKey` in `storage/keys.py` describes the kinds.
 api_keys = table(
     "api_keys",
     *root(),
@@ -135,8 +135,7 @@ conversations = table(
     # The provider's last token count for a prompt, in percent of our own estimate.
     *numbers("token_percent", null=True),
     flag("hidden"),
-    # A conversation with forks keeps its messages, which the forks share, until the last fork is
-    # deleted.
+    # A deleted conversation keeps its messages until the last fork that shares them is deleted.
     *timestamps("archived_at", "deleted_at", null=True),
     *strings("forked_from", erasure="blank"),
     *numbers("forked_seq", null=True),
@@ -148,7 +147,6 @@ conversations = table(
     partial_index("conversations_one_default", "agent_id", where="is_default", unique=True),
     erasure="delete",
 )
-# `messages.py` reads these columns by their order.
 messages = table(
     "messages",
     *root(),
@@ -386,7 +384,8 @@ traces = table(
     Index("traces_by_time", "created_at"),
     erasure="delete",
 )
-# Tokens spent outside of steps: compaction, embedding and other background work.
+# Tokens spent outside of steps (compaction, embedding and other background work), and tokens of
+# deleted steps.
 expenses = table(
     "expenses",
     seq(),

@@ -1,9 +1,9 @@
 """The tables of core memory: chains of versions, current blocks, and proposals.
 
-A chain is one owner's history. Its ids are git's: 20 raw bytes. Two chains with equal histories
-have equal ids, so lookups also name the chain. Tables with a row for each version refer to the
-chain by number (`chains.seq`). A public id in each row and index would take a third of all stored
-bytes. The other tables are in `core_tables.py`.
+A chain is one owner's history. The ids of its versions are git's: 20 raw bytes. Versions of two
+chains with equal histories have equal ids, so lookups also name the chain. Tables with a row for
+each version refer to the chain by number (`chains.seq`). A public id in each row and index would
+take a third of all stored bytes. The other tables are in `core_tables.py`.
 """
 
 from typing import Any
