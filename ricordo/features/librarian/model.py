@@ -88,7 +88,8 @@ def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[Librar
         return calls if forced is None else calls[:1]
     is_forced = forced is not None
     if request.tool_choice == "required" and view.tools and not view.calls_of(SEND):
-        # If a tool rule requires a call, call a tool that speaks, or else one that only searches.
+        # If a tool rule requires a call, call a tool that speaks, or else one that only searches,
+        # or else any tool.
         forced = forced or next(
             (name for name in (SEND, *plan.SEARCHES) if name in view.tools), next(iter(view.tools))
         )

@@ -25,7 +25,7 @@ class AskRequest(RequestModel):
 class SourceResponse(ResponseModel):
     """A source of an answer, with its number in the answer.
 
-    It is a message, a line of memory (`fact`), or a passage.
+    It is a message, a fact or a line of memory (both have the kind `fact`), or a passage.
     """
 
     number: int

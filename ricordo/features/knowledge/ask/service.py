@@ -45,9 +45,10 @@ what is noted of the person.
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A stored message, line of a block, or passage.
+    """A stored message, fact, line of a block, or passage.
 
-    `created_at` is None for lines. `excerpt` is the best matching part of a long text.
+    Facts and lines both have the `kind` "fact". `created_at` is None for lines. `excerpt` is the
+    best matching part of a long text.
     """
 
     kind: str
@@ -114,7 +115,7 @@ async def sources_for(
         may_read: Returns whether the reader may see a fact with this id, egress label and sentence.
 
     Raises:
-        NotFound: if the scope has no user.
+        NotFound: The scope has no user.
     """
     user_id = scope.subject
     if user_id is None:
@@ -178,7 +179,10 @@ async def sources_for(
 
 
 async def answer_of_honcho(scope: Scope, question: str) -> CitedAnswer | None:
-    """Return Honcho's answer, without citations; None if Honcho is not configured."""
+    """Return Honcho's answer, without citations.
+
+    Returns None if Honcho is not configured, or if the scope has no user.
+    """
     if not honcho.is_on() or not scope.subject:
         return None
     text = await honcho.answer(scope.subject, question)
@@ -200,9 +204,9 @@ async def ask(
         handle: The model that answers; None for the server's default model.
 
     Raises:
-        NotFound: if the scope has no user, or the model is unknown.
-        BudgetSpent: if the organization's budget is used up.
-        ModelError: if the model failed.
+        NotFound: The scope has no user, or the model is unknown.
+        BudgetSpent: The organization's budget is used up.
+        ModelError: The model failed.
     """
     if answer := await answer_of_honcho(scope, question):
         return answer

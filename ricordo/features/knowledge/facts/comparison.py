@@ -1,8 +1,9 @@
 """Compare a new fact with an older fact.
 
 They may be equal, contradict each other, or both hold; or one may be more precise. Pure. Only facts
-with the same subject are compared, and rules also require the same slot. A model may claim that two
-facts are related; the claim is used only if both are about the same thing.
+with the same subject are compared. Rules compare values of the same slot, tastes of the same thing,
+and the sentences of facts without a slot. A model may claim that two facts are related; the claim
+is used only if both are about the same thing.
 """
 
 from collections.abc import Iterable
@@ -52,8 +53,8 @@ def relation_of(draft: FactDraft, older: UserFact, live: Iterable[UserFact] = ()
 def _may_be_related(draft: FactDraft, older: UserFact) -> bool:
     """Return whether a model's claim about two facts can be true.
 
-    Facts of different slots are unrelated, and so are sentences of different kinds that share one
-    word.
+    Facts of different slots are unrelated, and so are sentences of different kinds that share only
+    one word.
     """
     if draft.slot and older.slot:
         return draft.slot == older.slot

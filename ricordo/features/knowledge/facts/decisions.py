@@ -109,7 +109,7 @@ def approve_among(
 
 
 def reject(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
-    """Reject a proposed fact; it is not proposed again soon.
+    """Reject a proposed fact; the same fact is not proposed again for 30 days.
 
     Args:
         tx: The transaction, which has locked the user.

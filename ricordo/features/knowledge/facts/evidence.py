@@ -55,7 +55,7 @@ def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> Fact
     """Return the draft with its valid evidence; None if no evidence is valid.
 
     A model's sentence may contain no numbers or names that its messages lack, and only few other
-    such words.
+    words that they lack.
 
     Args:
         draft: The fact as it was read.

@@ -1,4 +1,4 @@
-"""Store drafts of facts as facts: new, proposed, or as evidence for a known one.
+"""Store drafts of facts as current facts, as proposals, or as evidence of known facts.
 
 The facts from a range of messages are stored in one transaction with the mark of the last message
 that was read. So each range is filed once, even after a kill. The transaction locks the user's row.
@@ -194,7 +194,7 @@ def settle(
 ) -> list[UserFact]:
     """Make a fact current, end facts that it contradicts, and return the facts that still hold.
 
-    A fact about an earlier time than a contradicting current fact becomes ended itself.
+    A fact about an earlier time than a current fact that it contradicts becomes ended itself.
 
     Args:
         tx: The transaction, which has locked the user.

@@ -23,7 +23,7 @@ from ricordo.storage.engine.store import Transaction
 class UnfoundedFacts:
     """The source of facts whose quotes were removed from messages.
 
-    They are deleted after any removal.
+    They are not listed for a choice, but deleted together with any item that is forgotten.
     """
 
     follows = True

@@ -163,7 +163,7 @@ async def extract(runtime: Runtime, job: Job, report: Report) -> None:
         report: Counts the conversations, or the groups of conversations that cost one model call.
 
     Raises:
-        ModelError: if the model failed. Facts of earlier groups are stored.
+        ModelError: The model failed. Facts of earlier groups are stored.
     """
     work = await runtime.store.read(lambda tx: _work_of(tx, job, *_times(runtime)))
     if work is None:
@@ -295,7 +295,10 @@ def _file(
     ranges: Sequence[_Range],
     expense: Expense | None = None,
 ) -> FilingReport | None:
-    """Store the drafts and move the marks; do nothing if another job did so first."""
+    """Store the drafts and the cost, and move the marks.
+
+    If another job moved a mark first, only the cost is stored; for an erased user, nothing is.
+    """
     users.lock(tx, reading.user_id)
     if users.find(tx, Scope(reading.organization_id), reading.user_id) is None:
         return None  # erased meanwhile

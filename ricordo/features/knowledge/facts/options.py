@@ -21,8 +21,8 @@ class FactSettings(FeatureSettings):
         "model",
     )
     facts_turns: int = about(
-        "Number of a user's messages that the agent's model reads for facts in one call. Fewer "
-        "messages wait for more.",
+        "Least number of a user's messages that the agent's model reads for facts in one call. "
+        "Fewer messages wait for more.",
         4,
         ge=1,
         le=100,

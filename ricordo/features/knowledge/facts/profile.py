@@ -113,8 +113,9 @@ def profile_of(
         scope: The caller, who may read the user's memory.
         user: The user.
         limit: The most tokens of the profile's text.
-        question: Lines that share words with it come first. With "", facts come first, by kind, and
-            then lines of blocks.
+        question: Instructions are chosen first, and then lines that share words with the question.
+            With "", facts are chosen first, by kind, and then lines of blocks. The profile has the
+            chosen lines in this last order.
         tokens_of: Returns the number of tokens of a text.
     """
     lines = list(_lines(tx, scope, user, has_question=bool(question)))[:_MOST_LINES]
@@ -142,7 +143,7 @@ def _fitting(
 ) -> Profile:
     """Return the best lines that fit `limit` tokens, in the given order."""
     scores = line_scores([line.text for line in lines], question)
-    # Instructions come first: they apply to every answer.
+    # Instructions are chosen first: they apply to every answer.
     by_rank = sorted(
         range(len(lines)),
         key=lambda index: (lines[index].section != "instruction", -scores[index], index),

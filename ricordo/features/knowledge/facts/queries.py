@@ -83,7 +83,7 @@ class Unread:
     """An idle conversation with messages of its user that were not read for facts.
 
     `turns` counts these messages. `read_to` is the seq of the last message that was read, `newest`
-    the seq of the last message.
+    the seq of the user's last message.
     """
 
     organization_id: str
@@ -226,12 +226,13 @@ def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
     Args:
         tx: The transaction.
         since: Only messages after this time count, in microseconds.
-        idle_since: A conversation is idle if it has no message after this time, in microseconds.
+        idle_since: A conversation is idle if its user wrote no message after this time, in
+            microseconds.
     """
     unread_rows: list[Unread] = []
     parameters = {"since": since, "idle_since": idle_since, "after": 0, "limit": MOST_AT_ONCE}
-    # Filter in SQL. Conversations with too few messages, or of users who chose "off", could precede
-    # all others for weeks.
+    # Read all portions. Conversations with too few messages, or of users who chose "off", could
+    # fill the first portion for weeks.
     while rows := tx.all(_UNREAD, parameters):
         unread_rows += [Unread(*row) for row in rows]
         if len(rows) < MOST_AT_ONCE:
@@ -360,7 +361,7 @@ def _is_of_kind(user_id: str, kind: FactKind) -> ColumnElement[bool]:
 
 
 def policy_of(tx: Transaction, organization_id: str, user_id: str) -> FactPolicy:
-    """Return the policy for a user: the choice of the user, the organization or the server.
+    """Return the user's choice of a policy, or else the organization's, or else the server's.
 
     Args:
         tx: The transaction.

@@ -262,13 +262,14 @@ def retrieve_profile(
     context: RequestContext,
     user_id: str,
     tokens: Annotated[
-        int, Query(ge=50, le=20_000, description="The most tokens of the digest.")
+        int, Query(ge=50, le=20_000, description="The most tokens of the profile.")
     ] = 800,
     question: Annotated[
         str,
         Query(
             max_length=1000,
-            description="The purpose of the digest. Without it, the most important facts are chosen.",
+            description="Lines that share words with it are chosen first. Without it, facts are "
+            "chosen by their kind.",
         ),
     ] = "",
 ) -> Json:

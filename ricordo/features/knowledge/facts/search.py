@@ -1,7 +1,7 @@
 """Find facts that match a query, by their words or by the messages on which they are based.
 
 Facts are not in the index, but these messages are. So a fact is also found whenever the search
-finds its message. Facts that hold now come before facts that have ended.
+finds its message. Facts that have ended get a lower score.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ _ENDED = 0.8
 # applies after `_ENDED`, so that it includes an ended fact based on the last of `_HITS`.
 MOST_BESIDE = 8
 _LEAST_SCORE = 0.04
-# Only facts based on one of this many first hits are found. The last of them gives a fact the score
-# `_STEP`, and each better one gives `_STEP` more.
+# A message finds its facts only if it is among this many first hits. The last of these hits gives a
+# fact the score `_STEP`, and each better one gives `_STEP` more.
 _HITS = 6
 _STEP = 0.05
 

@@ -40,7 +40,7 @@ user_facts = table(
     sa.Index("user_facts_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",
 )
-# The seq of the last message that was read for facts, by conversation.
+# The seq of the last message that was read for facts, by conversation and user.
 fact_marks = table(
     "fact_marks",
     seq(),

@@ -33,7 +33,8 @@ _CATCH_UP = timedelta(days=1) // timedelta(microseconds=1)
 async def add_send_job(runtime: Runtime, run: Run) -> None:
     """Add the job that sends a turn's conversation to Honcho.
 
-    It is added only if the turn is about a user and Honcho is configured.
+    It is added only if the turn is about a user, was started by a message, and Honcho is
+    configured.
     """
     if run.user_id and run.purpose is None and is_on():
         job = job_of(run.conversation_id, run.organization_id, run.user_id)
@@ -67,9 +68,9 @@ async def send(runtime: Runtime, job: Job, report: Report) -> None:
         report: Counts the messages.
 
     Raises:
-        NotFound: if the conversation was deleted.
-        Unavailable: if Honcho cannot be reached, or the library for it is missing.
-        Invalid: if Honcho refuses.
+        NotFound: The conversation was deleted.
+        Unavailable: Honcho cannot be reached, or the library for it is missing.
+        Invalid: Honcho refuses.
     """
     if not is_on():
         return

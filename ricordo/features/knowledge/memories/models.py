@@ -99,7 +99,8 @@ class MemorySearchRequest(RequestModel):
 class CitationResponse(ResponseModel):
     """The origin of a memory.
 
-    For a fact, it is the author and version of the line, and the user's messages behind it.
+    For a line of a block, it is the author and version of the line, and the user's messages behind
+    it. For a stored fact, it is these messages.
     """
 
     block_label: str | None = None
@@ -113,7 +114,7 @@ class CitationResponse(ResponseModel):
 
 
 class MemoryResponse(ResponseModel):
-    """A line of a block, a passage or a message, with a score.
+    """A line of a block or a stored fact (both have the kind `fact`), a passage or a message.
 
     Scores are from 0 to 1, and scores of different searches can be compared. `shared` is true for
     memory about no user, which everybody sees. `excerpt` is the best matching part of a long

@@ -105,8 +105,8 @@ def _added(
 async def search(context: RequestContext, user_id: str, body: MemorySearchRequest) -> Json:
     """Search a user's memory, and return each result with its origin.
 
-    Results are lines of blocks, passages of archives, and messages. The user's results come before
-    shared ones. Kinds of results for which the key has no scope are left out.
+    Results are lines of blocks, facts, passages of archives, and messages. The user's results come
+    before shared ones. Kinds of results for which the key has no scope are left out.
     """
     context = await for_user(context, user_id)
     kinds = [kind for kind in body.kinds if context.scope.may(_SCOPES[kind])]

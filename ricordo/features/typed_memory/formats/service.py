@@ -27,8 +27,8 @@ from ricordo.errors import Invalid
 from ricordo.memory import sections
 from ricordo.memory.schemas import Lines, read_toml
 
-# A text that follows its schema completely has fields, although required ones may still be empty.
-# Any other text counts as free text.
+# "complete": the text follows its schema. "incomplete": required fields are still empty. "free":
+# the text does not follow the schema, or there is none.
 Form = Literal["complete", "incomplete", "free"]
 _MARKED: tuple[Form, ...] = ("incomplete", "free")  # values of `format`
 

@@ -36,8 +36,9 @@ class TypedBlock:
     """A block that is read from text and written to it.
 
     `TAGS` maps each tag to its fields (some texts, or one list) and to the separator of the values.
-    `NUMBERS` limits the values in each list; lists lose values in this order. `CUT` names the texts
-    that are shortened if the block is still too long.
+    `NUMBERS` limits the values in each list; lists lose values in this order. With `KEEPS_NEWEST`
+    they lose their first values, otherwise their last ones. `CUT` names the texts that are
+    shortened if the block is still too long.
     """
 
     TAGS: ClassVar[Mapping[str, tuple[tuple[str, ...], str]]]

@@ -231,7 +231,7 @@ class AgentCalls(_Calls):
         Args:
             name: The agent's name.
             memory_blocks: The blocks, each with its `label` and `value`.
-            **options: Options of `letta_client`, and `user_id`: the user about whom the agent is.
+            **options: Options of `letta_client`, and `user_id`: the user with whom the agent talks.
                 None is the same as leaving an option out.
 
         Returns:
