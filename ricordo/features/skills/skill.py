@@ -29,7 +29,7 @@ MOST_FILES = 100
 # The most characters of a front matter, so that the beginning of a block's text contains all of it.
 LONGEST_FRONT_MATTER = 4000
 _LONGEST_PATH = 150
-_DEEPEST = 6
+_DEEPEST = 5  # folders above a file
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _FENCE = "---"
 _FILE_LINE = re.compile(r"=== file: (.+) ===")
@@ -190,7 +190,7 @@ def parts_of(text: str) -> list[tuple[str, str]]:
 
 
 def read_front_matter(content: str) -> FrontMatter:
-    """Return the front matter of a `SKILL.md`. The text may be cut after the front matter.
+    """Return the front matter of a `SKILL.md`.
 
     Fields that the format does not define are ignored, but they stay in the text.
 
@@ -229,7 +229,7 @@ def require_path(path: str) -> str:
     """
     parts = path.split("/")
     is_safe = all(_PART.fullmatch(part) and not part.endswith((".", " ")) for part in parts)
-    if not is_safe or len(path) > _LONGEST_PATH or len(parts) > _DEEPEST:
+    if not is_safe or len(path) > _LONGEST_PATH or len(parts) - 1 > _DEEPEST:
         raise Invalid(
             f'"{path[:80]}" cannot be the path of a skill\'s file. Use a relative path of letters, '
             'digits, "-", "_", "+", "@", "." and spaces, as in "scripts/run.py", '

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.text import normal_text
-from ricordo.errors import RicordoError
+from ricordo.errors import Invalid, RicordoError
 from ricordo.features.skills.skill import (
     SKILL_FILE,
     Skill,
@@ -190,6 +190,12 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 def test_hostile_zip_files_are_refused(kind: str) -> None:
     with pytest.raises(RicordoError):
         from_zip(HOSTILE[kind]())
+
+
+def test_the_limit_of_folders_is_the_one_that_the_error_names() -> None:
+    assert make_skill(skill_md("hi"), {"a/b/c/d/e/f.txt": "x"}).files
+    with pytest.raises(Invalid, match="5 folders at most"):
+        make_skill(skill_md("hi"), {"a/b/c/d/e/f/g.txt": "x"})
 
 
 def test_system_files_in_zip_files_are_ignored() -> None:

@@ -155,6 +155,7 @@ def _text(digest: Digest, settings: NotificationSettings) -> str:
         lines += [f"For your decision: {one_line(other.text)}{page}", ""]
     if settings.public_url:
         lines.append(f"All of them: {settings.public_url}")
+    if any(entry.link for entry in digest.entries):
         lines.append("Each link works once, for a week, and for you alone: do not pass it on.")
     return "\n".join(lines)
 

@@ -172,7 +172,7 @@ def _decide(ask: Callable[..., Any], decision: str, ids: Sequence[str], **body: 
 
 def _settle(ask: Callable[..., Any], ids: Sequence[str], body: str) -> None:
     if len(ids) != 1 or ids[0] == "all":
-        raise Invalid("--edit gives the text for one proposal. Name one proposal.")
+        raise Invalid("--text gives the text for one proposal. Name one proposal.")
     waiting = {proposal["id"]: proposal for proposal in _all_of(ask, "diffs", "waiting")}
     proposal = waiting.get(ids[0])
     if proposal is None:

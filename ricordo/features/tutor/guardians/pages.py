@@ -57,7 +57,7 @@ async def change(request: Request, user_id: str) -> Response:
         told = "Saved."
     elif action == "add":
         await api.ask("PUT", path)
-        told = "Added. This guardian sees nothing until the student allows it."
+        told = "Added. This guardian sees nothing until the student or a course allows it."
     elif action == "remove":
         await api.ask("DELETE", path)
         told = "Removed."

@@ -163,6 +163,7 @@ def test_a_day_old_proposal_is_announced_once_and_its_link_works_once(
     assert "− Likes tea." in text
     assert "+ Likes green tea." in text
     assert "Why: She said so." in text
+    assert "works once" in text
     ((body, headers),) = receiver.requests
     key = bytes.fromhex(signing_key(ada.api.server.settings.data_dir))
     stamp, signature = re.fullmatch(
@@ -215,6 +216,7 @@ def test_proposed_facts_are_announced_with_their_page(
     text = mails[0].get_content()
     assert mails[0]["Subject"] == "For your decision: 1 fact"
     assert f"{PUBLIC}/ui/people/{fact['user_id']}/facts" in text
+    assert "works once" not in text, "an e-mail without one-time links explains none"
     told = [orjson.loads(body) for body, _ in receiver.requests]
     assert {"what": "1 fact", "page": f"/ui/people/{fact['user_id']}/facts"} in [
         entry for each in told for entry in each["also_waiting"]

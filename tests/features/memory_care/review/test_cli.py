@@ -50,6 +50,8 @@ def test_the_memory_command_lists_and_decides_proposals_on_a_server(shell: Shell
             "memory", "approve", "ada", ids[1], "--text", "-", *address, said="Likes water.\n"
         )
         assert (own.returncode, own.stderr) == (0, "")
+        several = shell.run("memory", "approve", "ada", *ids, "--text", "-", *address, said="No.")
+        assert (several.returncode, "--text gives the text for one" in several.stderr) == (2, True)
         again = shell.run("memory", "approve", "ada", ids[0], *address)
         assert (again.returncode, "is approved already" in again.stdout) == (1, True)
         rejected = shell.run("memory", "reject", "ada", "all", "--reason", "No", *address)
