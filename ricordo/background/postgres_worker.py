@@ -3,7 +3,7 @@
 On PostgreSQL each server has a worker of the library procrastinate. The library decides which
 worker gets the next wake-up, and handles one wake-up of each key at a time. The job's row in our
 table says whether it may be claimed, and how it ended. A race, a cut connection or a frozen server
-may lose a wake-up. This delays its job, but loses none.
+may lose a wake-up. Its job then runs later, but no job is lost.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _STOP_LIMIT = 10.0
 async def background_work(
     runtime: Runtime, built_in: Sequence[JobHandler] = (), *, address: str | None = None
 ) -> AsyncIterator[Worker]:
-    """Run the built-in handlers and those of plugins until the block ends.
+    """Run the built-in handlers and those of plugins until the `with` block ends.
 
     Args:
         runtime: The server's parts.
@@ -39,6 +39,7 @@ async def background_work(
             server uses.
 
     Raises:
+        Invalid: Two handlers have the same kind, or a periodic one runs more than once a second.
         Unavailable: The connections of PostgreSQL's job queue cannot be opened.
     """
     worker = Worker(runtime, [*built_in, *runtime.plugins.jobs()], is_alone=address is None)
@@ -198,8 +199,8 @@ class _SteadyManager:
                     "no wake-up could be fetched; it is tried again",
                     extra={"error": type(error).__name__},
                 )
-                # Another server declared this worker dead and deleted its row, so it registers
-                # again.
+                # Another server may have declared this worker dead and deleted its row, so it
+                # registers again.
                 await self.update_heartbeat(worker_id)
                 await asyncio.sleep(0.5)
                 return None
@@ -210,7 +211,7 @@ class _SteadyManager:
 
         Args:
             job: procrastinate's job: the wake-up.
-            status: How the wake-up ended. It does not matter, since our job's row has its result.
+            status: Ignored: the row of our job says how the job ended.
             delete_job: Ignored: wake-ups are always deleted.
         """
         await self._write(

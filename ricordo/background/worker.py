@@ -274,8 +274,8 @@ class Worker:
     async def _save(self, end: Callable[[Transaction], bool], job: Job) -> None:
         """Save the job's end.
 
-        If the database fails for longer than the attempts take, other servers consider this worker
-        dead, and the job runs again.
+        If the database fails for longer than the attempts take, the job counts as that of a dead
+        worker, and runs again.
         """
         for delay in _SAVE_DELAYS:
             await asyncio.sleep(delay)
@@ -295,7 +295,11 @@ class Worker:
                 return
 
     async def _maintain(self) -> None:
-        """Add periodic jobs, renew running jobs, free jobs of dead workers, and delete old jobs."""
+        """Do the periodic duties until the worker stops.
+
+        They add periodic jobs, renew running jobs, free jobs of dead workers, mend timestamps in
+        the future, and delete old jobs.
+        """
         time = asyncio.get_running_loop().time
         duties = {
             self._add_periodic: 0.0,
@@ -404,7 +408,7 @@ def describe(error: BaseException) -> dict[str, str]:
         error: The error of a handler. If it is not ours, its message is redacted strictly.
 
     Returns:
-        `type` and `message`, of at most 400 characters.
+        `type`, and `message` of at most 400 characters.
     """
     message = " ".join(str(error).split())
     if not isinstance(error, RicordoError):
@@ -432,9 +436,10 @@ def _pause_of_busy(job: Job, now: int) -> int:
 
 
 class Schedule:
-    """The schedule of periodic jobs: it adds the job of each period when the period starts.
+    """The schedule of periodic jobs: it says which jobs have to be added now.
 
-    A period that passed while no server ran is skipped.
+    Each period has one job. It is due from the start of the period. A period that passed while no
+    server ran is skipped.
     """
 
     def __init__(self, handlers: Iterable[JobHandler]) -> None:

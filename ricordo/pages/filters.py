@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Rendering takes up to 25 µs a character, and so half a second for the worst text.
 MOST_MARKDOWN = 20_000
 _MOST_QUERY = 500  # characters of a query whose words are marked
-_SHORT = 4  # characters of a word that is matched without its ending
+_SHORT = 4  # shorter words are matched whole; longer ones without their ending
 # Longer lines are shown in pieces, since browsers take seconds to find the text direction of a line
 # of a megabyte.
 _LONG_LINE = 50_000
@@ -248,15 +248,16 @@ def stems(query: str) -> list[str]:
 
 
 def found(text: str | None, query: str, length: int = 400) -> Markup:
-    """Return the part of a text around the query's first word, with the query's words marked.
+    """Return the part of a text where it first has a word of the query; all such words are marked.
 
-    Without any of these words, it is the beginning of the text.
+    If the text has none of the words, return its beginning.
 
     Args:
         text: Only the first `MOST_MARKDOWN` characters are searched. None is an empty text.
         query: The words, which are compared without their endings. Only its first 500 characters
             count.
-        length: The most characters of the part. The first word has a third of them before it.
+        length: The most characters of the part. At most a third of them stand before the first
+            word.
     """
     line = " ".join((text or "")[:MOST_MARKDOWN].split())
     pattern = re.compile(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # The most characters of a formula. A longer formula is shown as it is written.
 _LONGEST = 1_000
-_DEEPEST = 60  # levels of nested elements; also the number of braces in a formula
+_DEEPEST = 60  # the most levels of nested elements, and the most opening braces
 _ELEMENTS = frozenset(
     "math mrow mi mn mo mtext ms mspace mfrac msqrt mroot msub msup msubsup munder mover "
     "munderover mtable mtr mtd mstyle mpadded mphantom menclose mmultiscripts mprescripts none".split()
@@ -37,7 +37,7 @@ def add_formulas(parser: "MarkdownIt") -> None:
 
 
 def mathml(latex: str, *, is_block: bool = False) -> str | None:
-    """Return the formula as MathML; None if it cannot be read."""
+    """Return the formula as MathML; None if it is too long or cannot be read."""
     if len(latex) > _LONGEST or latex.count("{") > _DEEPEST:
         return None
     # The import takes 1 MB and a third of a conversion's time, so it is left to the first formula.

@@ -128,9 +128,9 @@ async def render(
 ) -> HTMLResponse:
     """Return the page.
 
-    Each template also has the variables `me` (the caller's Scope, or None), `base`, `path`,
-    `navigation`, `waiting_count` (the number of the caller's open decisions) and `told` (the notice
-    of the last form).
+    Each template also has the variables `status`, `me` (the caller's Scope, or None), `base`,
+    `path`, `navigation`, `waiting_count` (the number of the caller's open decisions), `told` (the
+    notice of the last form) and `has_login` (OpenID Connect is set up).
 
     Args:
         request: The request that the page answers.

@@ -1,5 +1,5 @@
 "use strict";
-// The chat beyond its forms: streaming, files, memory that shows what changed. What is said is text until the server has rendered it.
+// The chat beyond its forms: streaming, files, and memory with its changes marked. Nothing in a message is read as HTML before the server has rendered it.
 
 const transcript = document.getElementById("transcript");
 const live = document.getElementById("live");
@@ -29,7 +29,7 @@ function fail(words) {
   errorLine.hidden = !words;
 }
 
-// Stop stands in the place of Send, and keeps the focus there.
+// While a turn runs, Stop replaces Send. If one of them had the focus, it moves to Stop, and at the end to the message box.
 function setRunning(running) {
   isRunning = running;
   const hadFocus = document.activeElement === sendButton || document.activeElement === stopButton;
@@ -39,7 +39,7 @@ function setRunning(running) {
   if (!running) tell("");
 }
 
-// One line under the messages says what goes on; screen readers hear it, not each word that streams.
+// One line under the messages shows the state of the turn. Screen readers read it out, instead of each word that streams.
 function tell(words) {
   if (progress.textContent !== words) progress.textContent = words;
   progress.hidden = !words;
@@ -259,7 +259,7 @@ async function send(messages, begun) {
   }
 }
 
-// Puts what was said since, as the server renders it, in the place of the live part. Tries again while the turn still runs.
+// Replaces the live part by the new messages as the server renders them. Repeats this while the turn still runs.
 async function settle() {
   const query = new URLSearchParams({ conversation, after: transcript.dataset.last });
   const response = await fetch(`${base}/ui/agents/${agent}/chat/part?${query}`, { headers: { "hx-request": "true" } });
@@ -294,7 +294,7 @@ async function settle() {
 
 // --- memory beside the chat ---
 
-// Until when a line counts as one that just changed, in milliseconds.
+// For each changed line, the time until which it is marked; SHOWN is in milliseconds.
 const changedUntil = new Map(), SHOWN = 10_000;
 let isRefreshing = false;
 async function refreshMemory() {
@@ -333,12 +333,12 @@ function textOfLine(line) {
   return line.firstElementChild.textContent;
 }
 
-// A decision in the page changes what stands beside it.
+// A decision about a proposal on this page may change the memory beside the chat.
 document.addEventListener("htmx:afterRequest", (event) => {
   if (event.detail.successful && event.detail.pathInfo.requestPath.includes("/ui/proposals/")) refreshMemory();
 });
 
-// A line of memory is changed in place: Enter saves, an empty line is forgotten, Escape leaves it as it is.
+// A line of memory is edited in place: Enter saves, an empty text deletes the line, Escape leaves it unchanged.
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-edit-line]");
   if (!button) return;
@@ -477,7 +477,7 @@ if (sayForm) {
   document.addEventListener("dragover", (event) => event.preventDefault());
   document.addEventListener("drop", (event) => { event.preventDefault(); take([...event.dataTransfer.files]); });
 
-  // This version was made to answer its message again: it is sent at once.
+  // This version of the conversation was created to answer its last message again, so that message is sent at once.
   const again = sessionStorage.getItem(againKey);
   if (again !== null) {
     sessionStorage.removeItem(againKey);
@@ -502,7 +502,7 @@ stopForm?.addEventListener("submit", (event) => {
   fetch(`${base}/v1/conversations/${conversation}/cancel`, { method: "POST" });
 });
 
-// A turn that runs while the page is opened is followed, from its beginning where its stream is kept.
+// Follows a turn that already runs when the page is opened; from its beginning, if its stream is stored.
 async function resume() {
   setRunning(true);
   tell("Thinking …");

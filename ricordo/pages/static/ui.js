@@ -26,7 +26,7 @@ function goTo(path) {
   location.assign(document.body.dataset.base + path);
 }
 
-// The items that `j` and `k` walk through: everything marked data-item; `a`, `e`, `r` press the button marked with that key in it.
+// `j` and `k` walk through the elements with data-item. `a`, `e` and `r` press the button of the selected element that has this key in data-key.
 function moveSelection(step) {
   const items = [...document.querySelectorAll("[data-item]")];
   if (!items.length) return;
@@ -66,13 +66,13 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Whatever would lose or delete something says so first: data-confirm holds the sentence.
+// Ask before a form that deletes or discards something: data-confirm is the question.
 document.addEventListener("submit", (event) => {
   const words = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;
   if (words && !window.confirm(words)) event.preventDefault();
 }, true);
 
-// A textarea with a limit says how long its text is: data-limit is in characters, data-length the id of where it is said.
+// A textarea with a limit says how long its text is: data-limit is in characters, data-length the id of the element that shows it.
 function showLength(area) {
   const { limit, length } = area.dataset;
   if (!length) return;
@@ -93,7 +93,7 @@ function closeDrops(except) {
 document.addEventListener("click", (event) => closeDrops(event.target));
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeDrops(null); });
 
-// What a fragment's address or a copied text needs.
+// Copy the text in data-copy.
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
@@ -107,7 +107,7 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const toast of document.querySelectorAll(".toast")) setTimeout(() => toast.remove(), 10000);
 });
 document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
-// A refusal is shown in its place too.
+// An error is shown where the answer would be; a caller who is logged out goes to the login page.
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (event.detail.xhr.status === 401) {
     const path = location.pathname.slice(document.body.dataset.base.length);
