@@ -1,8 +1,8 @@
 """One agent's message to another: permission, turn, and answer.
 
 The turn runs for the same user, in the user's default conversation with the other agent. The length
-of a chain of such turns is limited. Agents in the chain of callers wait for an answer, so no agent
-in the chain may ask them.
+of a chain of such turns is limited. An agent may not send a message to the agents before it in the
+chain, since they may wait for its answer.
 """
 
 import asyncio

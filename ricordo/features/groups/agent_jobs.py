@@ -180,7 +180,7 @@ def _request_of(tx: Transaction, job: Job) -> TurnRequest:
 def _scope_of(tx: Transaction, job: Job) -> Scope:
     """Return the sender's scope.
 
-    Raises Invalid if the key was revoked or the user disabled.
+    Raises Invalid if the key was revoked, or the user was disabled or deleted.
     """
     fields = job.payload["scope"]
     organization = Scope(job.organization_id)

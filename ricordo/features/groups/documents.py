@@ -202,8 +202,7 @@ async def read(runtime: Runtime, job: Job, report: Report) -> None:
 async def _read_on(runtime: Runtime, reading: Reading, report: Report) -> Reading | None:
     """Send the next portions, and return the reading after that.
 
-    It is still "waiting" if portions are left. Returns None if the file, the folder or the agent no
-    longer exists.
+    It is still "waiting" if portions are left. Returns None if `_source` does.
     """
     source = await runtime.store.write(lambda tx: _source(tx, reading))
     if source is None:
@@ -251,7 +250,8 @@ def portions_of(content: str, window: int) -> list[str]:
 def _source(tx: Transaction, reading: Reading) -> Source | None:
     """Return the agent, the folder, the file and the block of a reading; create a missing block.
 
-    Returns None if the file, the folder or the pair no longer exists.
+    Returns None if the file or the agent no longer exists, if the folder was detached, or if
+    sleeptime is switched off.
     """
     scope = Scope(reading.organization_id)
     agent = agents.find(tx, scope, reading.agent_id)
@@ -269,7 +269,7 @@ def _source(tx: Transaction, reading: Reading) -> Source | None:
 
 
 def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> Block:
-    """Return the agent's block with the folder's label.
+    """Return the agent's block with the folder's label; create it if it is missing.
 
     A block that a person created is used too, and is never removed.
     """

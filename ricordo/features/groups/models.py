@@ -34,7 +34,7 @@ class ManagerConfigRequest(TolerantPart):
     termination_token: str | None = Field(
         None,
         max_length=200,
-        description="dynamic: the text by which the manager ends a talk; by default `DONE!`.",
+        description="dynamic: a member that says this text ends the talk; by default `DONE!`.",
     )
     max_turns: int | None = Field(
         None,

@@ -1,6 +1,6 @@
 """Pairs: an agent, and a sleeptime agent that works on its memory between turns.
 
-Both are created, switched off and deleted together.
+The work is switched on and off at the agent. If the agent is deleted, so is its sleeptime agent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,9 +103,10 @@ class PairFollower:
         _make(tx, runtime, scope, state)
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
-        """Delete the group of a deleted agent, and return its sleeptime agents.
+        """Delete the group of a deleted agent, and return the ids of its sleeptime agents.
 
-        If the deleted agent is a sleeptime agent, the other agent of the pair is switched off.
+        If the deleted agent is a sleeptime agent, sleeptime is switched off for the other agent of
+        the pair.
 
         Args:
             tx: The transaction.

@@ -138,8 +138,8 @@ class EndedTurn:
     """The facts about an ended turn that its sleeptime agents need.
 
     These are the group and its settings, the counter, and the range of the turn's messages.
-    `counted` is the number of the user's turns before it (None: none was counted). `first_seq` and
-    `last_seq` are 0 if the run has no messages.
+    `counted` is the number of the user's earlier turns since the sleeptime agents last ran (None:
+    none was counted). `first_seq` and `last_seq` are 0 if the run has no messages.
     """
 
     group_id: str

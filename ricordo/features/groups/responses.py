@@ -13,7 +13,7 @@ from ricordo.storage.engine.store import Transaction
 def groups_json(tx: Transaction, scope: Scope, groups: Sequence[Group]) -> list[Json]:
     """Return the groups as JSON.
 
-    Groups with sleeptime agents need two more statements, for all of them together.
+    Groups with sleeptime agents need at most three more statements, for all of them together.
     """
     asleep = [group.id for group in groups if group.manager_type in ASLEEP]
     if asleep:

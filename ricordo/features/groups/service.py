@@ -1,7 +1,7 @@
 """Create, change and delete groups, and update their agents.
 
 Agents of a group see its blocks. A sleeptime agent works on the memory of its group's manager. So
-both have the same blocks, and the same users may use them.
+it also gets the manager's blocks, and later changes of the attachments happen to both.
 """
 
 from collections.abc import Iterable, Sequence
@@ -261,7 +261,7 @@ def _configured(group: Group, manager_config: ManagerConfigRequest) -> Group:
 
 
 def _require_buffer(group: Group) -> None:
-    """Raise Invalid if the lengths are neither both null nor valid.
+    """Raise Invalid unless both lengths are null, or both are valid.
 
     Valid lengths are above 4, and the maximum is above the minimum.
     """

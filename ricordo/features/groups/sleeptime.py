@@ -1,10 +1,10 @@
 """Runs of sleeptime agents, as jobs after turns of their managers.
 
-They read transcripts, each from the talk of one user. When a turn ends, its transaction stores the
-turn's last message and plans a run. A job carries out the plan. The transaction that starts the run
-stores the transcript and moves the mark. So each message is in exactly one transcript, even after a
-kill. Failed work is finished before more is read, and no error here makes a turn of the manager
-fail.
+The agents read transcripts, each with messages of one user. When a turn ends, its transaction notes
+the last message to read, and plans a run. A job carries out the plan. The transaction that starts
+the run stores the transcript and moves the mark. So each message is in exactly one transcript, even
+after a kill. Failed work is finished before more is read, and no error here makes a turn of the
+manager fail.
 """
 
 import logging
@@ -83,7 +83,7 @@ def _are_users(messages: Sequence[Message]) -> bool:
 
 
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> list[str]:
-    """Store the turn's last message, and plan the runs that are due.
+    """Note the last message that sleeptime agents have to read, and plan the runs that are due.
 
     Args:
         tx: The transaction that ends the turn.
@@ -407,9 +407,7 @@ def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
             batch.is_untrusted |= message.is_untrusted
             batch.egress = join(batch.egress, message.egress)
             batch.read_to[mark.conversation_id] = message.seq
-        if not batch.is_last:
-            return
-        # The messages were deleted, so nothing is left to read.
+        # The last messages up to `said_to` may have been deleted, so nothing more is left to read.
         batch.read_to[mark.conversation_id] = mark.said_to
 
 
@@ -587,7 +585,7 @@ def _scope(tx: Transaction, organization_id: str, user_id: str | None) -> Scope 
 async def sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
     """Add jobs again for sleeptime agents whose planned runs wait.
 
-    Their earlier jobs used up all attempts.
+    Their earlier jobs may have used up all attempts.
 
     Args:
         runtime: The running server.

@@ -393,7 +393,7 @@ class Talk(LiveRun):
         )
 
     def _noting_run(self, tx: Transaction, *, is_asked: bool) -> Run:
-        """Return the talk's run with a record of this turn.
+        """Lock and return the run of the talk, which is to record this turn.
 
         A member that a supervisor asks may answer even if the talk is interrupted. The resumed talk
         then adopts that turn. No member is asked twice, because the otids of the questions are

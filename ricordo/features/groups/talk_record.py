@@ -124,9 +124,9 @@ def is_talk(run: Run) -> bool:
 
 
 def is_answer_elsewhere(run: Run) -> bool:
-    """Return whether a member's approval was answered outside of the talk.
+    """Return True for a member's run that took the answer to an approval outside of the talk.
 
-    An interrupted turn does not count, since it may still be repeated.
+    An interrupted run does not count, since it may still be repeated.
     """
     is_ours = "group_id" in run.metadata and "talk_id" not in run.metadata
     return is_ours and _has_ended(run) and run.stop_reason != "requires_approval"

@@ -1,8 +1,8 @@
 """Start of a talk: take the lease, fix the plan, store the input.
 
 All of it happens in one transaction. The talk's run is in a hidden conversation of the group's
-leader. That conversation's id is derived from group and user. So a user has only one running talk
-with a group, and a message with a known otid is not accepted twice.
+leader. That conversation's id is derived from the group, its leader and the user. So a user has
+only one running talk with a group, and a message with a known otid is not accepted twice.
 """
 
 import secrets
@@ -59,8 +59,8 @@ NOBODY = "The group has no agents, so it cannot answer. Add some with PATCH /v1/
 class StartedTalk:
     """A talk at its start.
 
-    It consists of the run, the request, and the record of earlier turns. `leftover` is the record
-    of an earlier talk that was interrupted.
+    It consists of the run, the request, and the record of earlier turns. `leftover` is the run of
+    an earlier talk whose texts some members may have missed.
     """
 
     run: Run

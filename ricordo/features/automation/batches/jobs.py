@@ -35,7 +35,7 @@ from ricordo.storage import jobs
 from ricordo.storage.jobs import FencedStore
 
 AT_ONCE = 4
-# While an agent is busy with other turns, its request is retried for about ten minutes.
+# While an agent is busy with other turns, its request is retried for about seven minutes.
 _BUSY = Backoff(0.5, 2, 30)
 _BUSY_ATTEMPTS = 25
 

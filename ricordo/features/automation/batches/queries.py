@@ -13,8 +13,8 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import json_value, numbers, reference, seq, strings, table
 
-# `status` is "waiting", "completed" or "failed". An answered request's `request` is emptied, since
-# the agent's history then has its content.
+# `status` is "waiting", "completed" or "failed". When a request has ended, its `request` is
+# emptied; the agent's history has the content of an answered one.
 batch_items = table(
     "batch_items",
     seq(),
@@ -86,7 +86,7 @@ def save(
 ) -> None:
     """Store the end of a request: its run, or its problem.
 
-    The content of the request is emptied.
+    The stored content of the request is deleted.
 
     Args:
         tx: The transaction.

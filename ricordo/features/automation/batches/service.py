@@ -20,8 +20,8 @@ from ricordo.storage.engine.store import Transaction
 RUN = "batches.run"
 CALL_BACK = "batches.callback"
 MAX_OPEN = 50  # of one organization
-# Failed requests do not make the job fail. Only a killed server or a failed database uses up an
-# attempt.
+# Only the end of a server or a failed database uses up an attempt. A failed request does not. If
+# all requests fail, the job fails without another attempt.
 _ATTEMPTS = 100
 _CALLBACK_ATTEMPTS = 6
 
@@ -141,8 +141,9 @@ def add_callback(tx: Transaction, job: Job) -> None:
     """Add the job that sends the batch's callback, once.
 
     Args:
-        tx: The transaction that ends the batch.
-        job: The batch. Without a callback address no job is added.
+        tx: The transaction.
+        job: The batch, which ends now or has been cancelled. Without a callback address no job is
+            added.
     """
     if job.payload["callback"].get("url"):
         # The id is a hash of the batch's id, so the job is added only once.

@@ -32,8 +32,8 @@ _CHECK_INTERVAL = 30 * SECOND
 async def send(runtime: Runtime, job: Job, _report: Report) -> None:
     """Start the turn of this due time.
 
-    While the conversation is busy, the job is retried for an hour. Errors that no retry can change
-    are stored with the schedule.
+    While the conversation is busy, the job waits. After other errors it is retried for about an
+    hour. The last error, or one that no retry can change, is stored with the schedule.
 
     Args:
         runtime: The server's parts.

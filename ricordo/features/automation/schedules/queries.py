@@ -152,7 +152,7 @@ def planned_after(tx: Transaction, time: int) -> list[ScheduledMessage]:
 
 
 def left_behind(tx: Transaction, before: int) -> list[ScheduledMessage]:
-    """Return schedules without a job whose next time is before this one.
+    """Return schedules that have no open job and whose next time is before this one.
 
     Args:
         tx: The transaction, or a read.
