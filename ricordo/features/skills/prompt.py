@@ -32,7 +32,7 @@ def with_skills(tx: Transaction, states: Sequence[AgentState]) -> Sequence[Agent
 
 
 def skills_of(tx: Transaction, state: AgentState) -> tuple[PromptSkill, ...]:
-    """Return the skills of the agent in its conversation, by name.
+    """Return the first 100 skills of the agent in its conversation, by name.
 
     A skill whose text does not follow the format is left out.
 

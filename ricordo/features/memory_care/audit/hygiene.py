@@ -96,7 +96,7 @@ def tallies_of(
     Args:
         tx: The transaction.
         lines: The number of lines in blocks by owner. Owners other than users are left out.
-        others: The number of facts by owner, as `owner_of` names a user.
+        others: The number of facts by owner, each named as by `owner_of`.
         findings: The findings about both. Kinds that are not in `FAULTS` are left out.
     """
     found: dict[tuple[str, Source, str], set[tuple[str, int]]] = {}

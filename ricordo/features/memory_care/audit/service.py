@@ -1,7 +1,7 @@
 """Audit memory for junk, duplicates, unsupported lines, secrets and growth.
 
 The audit only reads. A line is supported if users said at least half of its words before it was
-added. Only messages in the conversation that added the line count. A line that a person wrote or
+added. Only messages in the conversation in which it was added count. A line that a person wrote or
 approved needs no support. Dates, times and other numbers count only if users said them, since
 agents write "today" as a date.
 """

@@ -249,7 +249,10 @@ async def _erase(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Resume erasures whose job was deleted, since deleting the job does not cancel the erasure."""
+    """Resume erasures whose job failed, or was cancelled or deleted.
+
+    None of this ends an erasure.
+    """
 
     def new(user_id: str, organization_id: str) -> Erasure:
         scope = Scope(organization_id, user_id)

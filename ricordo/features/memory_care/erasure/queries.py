@@ -643,7 +643,9 @@ def known_with_jobs(tx: Transaction) -> list[tuple[Job, Erasure]]:
 
 
 def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
-    """Add jobs for erasures whose job was deleted or has failed; return the number of these jobs.
+    """Add jobs for unfinished erasures without an open job; return the number of these jobs.
+
+    Their jobs failed, or were cancelled or deleted.
 
     Args:
         tx: The transaction.

@@ -175,7 +175,8 @@ async def _asked_before(runtime: Runtime, scope: Scope, name: str, *, with_agent
 async def _forget_left_agents(runtime: Runtime, scope: Scope, hashed: str) -> Receipt | None:
     """Begin the erasure of the agents that the user's newest erasure left.
 
-    Returns None if it left none, or if its job was deleted, which knows them.
+    Returns None if it left none, if the caller may not see it, or if its job, which knows the
+    agents, was deleted.
 
     Args:
         runtime: The running server.

@@ -146,7 +146,7 @@ def reach_of(
 
 
 def _without_user(tx: Transaction, agent_ids: Sequence[str], user_id: str) -> tuple[str, ...]:
-    """Return the conversations without a user with those of these agents that the user created."""
+    """Return the conversations without a user of those of these agents that the user created."""
     statement = (
         select(conversations.c.id)
         .join(agents, agents.c.id == conversations.c.agent_id)
@@ -195,7 +195,10 @@ def tables_with_words() -> list[Table]:
 
 
 def word_columns(table: Table) -> list[Column[Any]]:
-    """Return the columns that may contain text of a user; names are not changed."""
+    """Return the columns that may contain text of a user.
+
+    Columns with names are left out, since forgetting changes no names.
+    """
     return [
         column
         for column in table.c

@@ -222,11 +222,11 @@ def labels_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]
 
 
 def shared_blocks_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]:
-    """Return a sentence for each shared agent's block that mentions the fact.
+    """Return a sentence for each block outside the user's reach that mentions the fact.
 
     Args:
         tx: The transaction.
-        owned: The area, with the agents that others use too.
+        owned: The area, with the shared and the fixed agents, whose blocks are searched.
         needle: The fact.
     """
     statement = (

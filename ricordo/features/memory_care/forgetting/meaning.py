@@ -49,8 +49,8 @@ class Meaning:
         """Return whether a sentence says nearly the same thing.
 
         Args:
-            sentence: One sentence. Short ones, and those beyond a limit of number, are not
-                compared: False.
+            sentence: One sentence. A sentence of less than 8 characters is not compared, nor is any
+                after the first `MOST_COMPARED`: the result is then False.
         """
         if not self._left or len(sentence) < _SHORTEST:
             return False

@@ -1,9 +1,9 @@
 """Find the sentences of a text that mention a fact, and remove them. Pure.
 
 A sentence mentions the fact if it contains the given words. Differences in case, quotes, dashes,
-blanks, accents and hidden characters are ignored. A sentence perhaps mentions the fact if both
-share most of their words. The whole sentence, or the whole line of a list, is removed. If only the
-words were removed, the rest might still reveal the fact.
+blanks and hidden characters are ignored, and so are different encodings of an accent. A sentence
+perhaps mentions the fact if both share most of their words. The whole sentence, or the whole line
+of a list, is removed. If only the words were removed, the rest might still reveal the fact.
 """
 
 import re
@@ -279,7 +279,7 @@ def _are_near(part: frozenset[str], sentence: frozenset[str]) -> bool:
     shared = len(part & sentence)
     if not shared:
         return False
-    # One shared word means nothing if the fact has several words.
+    # A sentence of one word is near only if this word makes up most of the fact.
     return shared >= _ALIKE * len(part) or (len(sentence) > 1 and shared >= _ALIKE * len(sentence))
 
 

@@ -62,8 +62,8 @@ class ForgetItemResponse(ResponseModel):
 class ForgetListResponse(ResponseModel):
     """The items that mention a thing, certainly or perhaps; nothing was changed.
 
-    `remains` are sentences about other people's items that mention the fact too. `is_cut` is true
-    if there are more items than the list shows.
+    `remains` are sentences about texts that a removal does not change: blocks that others share,
+    and names of blocks. `is_cut` is true if there are more items than the list shows.
     """
 
     status: Literal["preview"]

@@ -62,7 +62,11 @@ _ASKED_FOR = (
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The items that mention a thing; `remains` names other people's blocks that mention it."""
+    """The items that mention a thing.
+
+    `remains` are sentences about texts that a removal does not change: blocks that others share,
+    and names of blocks.
+    """
 
     items: tuple[Item, ...]
     remains: tuple[str, ...]
@@ -264,14 +268,14 @@ async def has_passed_once(
         receipt_id: The id that it returned; for an unknown one the answer is True.
     """
     key = _Reach(request.user_id, request.conversation_id or "").key
-    unfinished = await runtime.store.read(lambda tx: _unfinished(tx, key))
-    states = [state for _, state in unfinished if state.id == receipt_id]
+    removals = await runtime.store.read(lambda tx: _removals(tx, key))
+    states = [state for _, state in removals if state.id == receipt_id]
     return all(state.passes for state in states)
 
 
 def _queue(tx: Transaction, forgetting: Forgetting, reach: _Reach) -> Forgetting:
-    """Add the job for the removal, and return its state, or that of an equal waiting job."""
-    for job, other in _unfinished(tx, reach.key):
+    """Add the job for the removal, and return its state; or that of an equal open job."""
+    for job, other in _removals(tx, reach.key):
         if job.status in ("waiting", "running") and _is_same(other, forgetting):
             return other
     job = Job(
@@ -336,7 +340,7 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
     try:
         return await erasure_service.find_receipt(runtime, scope, receipt_id)
     except NotFound:
-        for job, forgetting in await runtime.store.read(_unfinished):
+        for job, forgetting in await runtime.store.read(_removals):
             if forgetting.id == receipt_id and receipts.may_read(
                 scope, job.organization_id, forgetting.subject, forgetting.asked_by
             ):
@@ -415,8 +419,8 @@ def _is_same(first: Forgetting, second: Forgetting) -> bool:
     return all(getattr(first, name) == getattr(second, name) for name in _ASKED_FOR)
 
 
-def _unfinished(tx: Transaction, key: str | None = None) -> list[tuple[Job, Forgetting]]:
-    """Return the queued removals with this key, each with its job, the newest first."""
+def _removals(tx: Transaction, key: str | None = None) -> list[tuple[Job, Forgetting]]:
+    """Return the stored removals with this key, open and ended, each with its job; newest first."""
     statement = jobs.ROWS.select.where(jobs_table.c.kind == JOB)
     if key:
         statement = statement.where(jobs_table.c.key == key)

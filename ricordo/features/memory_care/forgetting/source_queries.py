@@ -357,7 +357,9 @@ class PassageSource:
 
 
 def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[Any]:
-    """Return all sources: those of features, then one for each remaining table with users' texts.
+    """Return the sources of messages, passages and features, and one for each other table.
+
+    Only tables with texts of users have a source.
 
     Args:
         named: The sources of features.
@@ -482,7 +484,10 @@ def _fitting(part: Part) -> Part:
 
 
 def _without_pictures(message: Message, needle: Needle, matches: Matches) -> Message:
-    """Return the message with a mark in place of each picture whose text mentions the fact."""
+    """Return the message with a mark in place of each picture whose text mentions the fact.
+
+    Such pictures of tool results are removed without a mark.
+    """
 
     def mentions(picture: ImagePart) -> bool:
         return bool(picture.text and needle.units(picture.text, matches))

@@ -132,7 +132,10 @@ class UntoldOwner:
 
 @dataclass(frozen=True, slots=True)
 class DecisionFigures:
-    """Figures of decisions in the last 30 days: the median time in seconds, and the counts."""
+    """Figures of decisions in the last 30 days: the median time in seconds, and the counts.
+
+    `waiting` counts all proposals that wait now.
+    """
 
     median_seconds: float
     decided: int
@@ -328,7 +331,7 @@ def note_visit(tx: Transaction, user_id: str) -> None:
 
 
 def figures(tx: Transaction, organization_id: str | None = None) -> DecisionFigures:
-    """Return the figures of decisions in the last 30 days.
+    """Return the figures of decisions in the last 30 days, and of proposals that wait now.
 
     Args:
         tx: The transaction.

@@ -71,7 +71,10 @@ class LinkResponse(ResponseModel):
 
 
 class DecisionFiguresResponse(ResponseModel):
-    """Figures of the last 30 days: the median time to a decision, and numbers of proposals."""
+    """Figures of the last 30 days: the median time to a decision, and numbers of proposals.
+
+    `waiting` counts all proposals that wait now.
+    """
 
     median_seconds: float
     decided: int

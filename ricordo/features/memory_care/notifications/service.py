@@ -46,12 +46,15 @@ _EXCERPT = 300
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One owner's notifications by one channel: the frequency, the hour (UTC), and the address."""
+    """One owner's notifications by one channel: the frequency, the hour (UTC), and the address.
+
+    After a failure nothing is sent before `paused_until`, in microseconds.
+    """
 
     when: When
     hour: int
     address: str
-    problem_at: int = 0
+    paused_until: int = 0
 
     def is_due(self, first_created_at: int, now: int) -> bool:
         """Return True if a digest is due for proposals that have waited since this time.
@@ -60,7 +63,7 @@ class Delivery:
             first_created_at: The time of the oldest of these proposals, in microseconds.
             now: The present time in microseconds.
         """
-        if self.when == "off" or not self.address or now < self.problem_at:
+        if self.when == "off" or not self.address or now < self.paused_until:
             return False
         if self.when == "immediate":
             return True
@@ -193,7 +196,7 @@ def tell_of_others(tx: Transaction, organization_id: str, user_id: str) -> None:
         )
         if delivery.when == "off" or not delivery.address:
             continue
-        not_before = max(delivery.due_at(now), delivery.problem_at)
+        not_before = max(delivery.due_at(now), delivery.paused_until)
         jobs.add(tx, _job_of(organization_id, user_id, channel, not_before))
 
 

@@ -207,7 +207,7 @@ async def _agent(context: RequestContext, model: str | None) -> NamedAgent:
 
 
 def _of_course(agent_ids: Mapping[str, str], model: str | None) -> NamedAgent | None:
-    """Return the course's agent with this name, or its only agent.
+    """Return the course's agent with this name; without a name, the only agent of all courses.
 
     The turn itself checks that the caller may use the agent.
     """
@@ -235,9 +235,9 @@ def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
 
 
 def _artifact(part: ToolReturnPart) -> Json:
-    """Return the path of the document that a tool of this server made, or None.
+    """Return the delta with the path of the document that a tool of this server made.
 
-    Untrusted tools cannot show documents.
+    It is empty for other results. Untrusted tools cannot show documents.
     """
     if part.is_untrusted:
         return {}
@@ -278,8 +278,8 @@ async def _events(
 def _change_json(context: RequestContext, change: Filing) -> Json:
     """Return the status event of a change of memory, or of a proposal that waits.
 
-    Hidden text is shown as marks. `may_decide` is set if the caller's key may approve and reject
-    for the student.
+    Hidden text is shown as marks. `may_decide` is set for a proposal that the caller's key may
+    approve and reject for the student.
     """
     is_applied = change.status == "applied"
     verb = "Remembered" if is_applied else "Proposed to remember"

@@ -167,7 +167,7 @@ def _block_problems(tx: Transaction, course: Course) -> Iterator[Problem]:
 
 @contextmanager
 def _located(course: Course, line: int) -> Iterator[None]:
-    """Add the line of the course's file to an error inside the block."""
+    """Add the line of the course's file to an error inside the `with` block."""
     try:
         yield
     except (Unavailable, Collision, Overtaken):

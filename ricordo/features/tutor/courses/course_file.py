@@ -113,8 +113,8 @@ _EXAMPLES = {
 class CourseAgent:
     """An agent of a course.
 
-    `tools` are names (None: the base tools); `folders` are names of folders with files to read.
-    `notes_skills` is set if the course has skills. `line` is the agent's line in the file.
+    `tools` are names (None: a tutor's usual tools); `folders` are names of folders with files to
+    read. `notes_skills` is set if the course has skills. `line` is the agent's line in the file.
     """
 
     name: str
@@ -707,7 +707,9 @@ def read_text(path: Path) -> str:
 
 
 def conflicts(courses: Iterable[Course]) -> dict[str, str]:
-    """Return faults by course: labels with other fields or policies in another course.
+    """Return faults by course: labels that conflict with blocks of another course.
+
+    The other course gives the label other fields or another policy, or still uses a former label.
 
     Args:
         courses: All courses of the server; those without a fault are left out of the result.

@@ -15,7 +15,7 @@ _FIELD_KEYS = ("kind", "description", "required", "max_length", "max_items", "de
 
 
 def schema_problems(course: Course, data_dir: Path) -> list[Problem]:
-    """Return a problem for each block whose schema would replace another person's schema.
+    """Return a problem for each block whose schema would replace a schema that a person wrote.
 
     Such a schema has the same name and other fields, and no course wrote it.
 

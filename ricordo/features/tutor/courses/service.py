@@ -73,8 +73,8 @@ async def review_courses(
 
     Args:
         runtime: The running server.
-        new_texts: Texts by course name that replace the files; then only these courses are checked.
-            None checks all files.
+        new_texts: Texts by course name that replace the files. Of the other courses then only the
+            files are read, and they are not tried on this server. None checks all files.
 
     Raises:
         Unavailable: if the folder cannot be read.

@@ -1,6 +1,7 @@
 """`ricordo guardian`: link guardians with students.
 
-A link alone shows nothing. Students decide on their page what each guardian sees.
+A link alone shows nothing, except levels in courses that show them to guardians. Students decide on
+their page what each guardian sees.
 """
 
 from pathlib import Path

@@ -601,8 +601,9 @@ def _replace_waiting(tx: Transaction, live: Sequence[UserFact], fact: UserFact) 
 def _file(tx: Transaction, fact: UserFact, *, is_direct: bool) -> UserFact:
     """Store a fact and return it.
 
-    If a stored fact of the slot has the same value, it gets the new evidence instead. A waiting
-    fact of the slot is replaced. Raises Conflict if the student rejected the same fact.
+    If a current fact of the slot has the same value, it gets the new evidence instead. So does a
+    waiting fact, unless the new fact applies at once. Another waiting fact of the slot is replaced.
+    Raises Conflict if the student rejected the same fact.
     """
     same_slot = queries.facts_of_slot(tx, fact.user_id, fact.slot)
     _refuse_rejected(fact, same_slot)

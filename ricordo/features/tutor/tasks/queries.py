@@ -1,8 +1,8 @@
 """The tables of background tasks and their runs, and users' last activity.
 
-A run is one task for one user in one window. The window is a time of a cron expression, or the
-user's last activity before a silence. The three together are unique, so no window is done twice,
-even with several servers.
+A run is one task for one user in one window. The window is a time of a cron expression, the user's
+last activity before a silence, or the time of a start by hand. Task, user and window together are
+unique, so no window is done twice, even with several servers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -299,7 +299,9 @@ def enabled_ids(tx: Transaction) -> list[str]:
 
 
 def remove_orphans(tx: Transaction) -> None:
-    """Delete the tasks, with their history, whose agent or course was deleted.
+    """Delete tasks of deleted courses, and tasks without a course whose agent was deleted.
+
+    Their history is deleted too.
 
     Args:
         tx: The transaction. Tasks of all organizations are examined.

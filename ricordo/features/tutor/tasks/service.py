@@ -433,8 +433,8 @@ def begin(
 
     Returns:
         The task, the run, and the scope of its user. The run has its result if it is skipped now,
-        or if only its conversation is left to delete. None for a run that has ended or was
-        withdrawn, or that is skipped before its start.
+        or if only its conversation is left to delete. None for a run that has ended, whose task or
+        user was deleted, or that is skipped before its start.
     """
     run = queries.lock_run(tx, run_id)
     now = tx.clock.now()

@@ -1,7 +1,7 @@
 """Figures about students of a course, and the blocks that teachers may see.
 
-A teacher's key reads data about other people only through these queries. They return names, times
-and counts. The only texts are blocks that `seen_blocks` returns.
+These queries give a teacher's key names, times and counts of other people. The only texts are
+blocks that `seen_blocks` returns. Skills that students share are read by `learning.service`.
 """
 
 from collections.abc import Collection, Sequence
