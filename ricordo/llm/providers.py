@@ -50,6 +50,8 @@ from ricordo.llm.policy import (
 MAX_OUTPUT_TOKENS = 16_384
 SMALLEST_THINKING_BUDGET = 1_024
 _WRONG_KEY = re.compile(r"API_KEY_INVALID|api key (not valid|expired)", re.IGNORECASE)
+# The library's names of Google AI and Vertex AI.
+_GOOGLES = ("google", "google-cloud")
 # These providers take pictures only inside the request.
 _INLINES = {"google", "bedrock"}
 # Extra settings that are not sent to the provider as they are. `strict` and `verbosity` are
@@ -532,7 +534,7 @@ def _add_thinking(settings: dict[str, Any], request: ModelRequest, model: Model[
         # Reasoning and answer share one limit, and reasoning allows no setting of temperature.
         settings["max_tokens"] = max(settings["max_tokens"], budget + SMALLEST_THINKING_BUDGET)
         settings.pop("temperature", None)
-    elif budget and model.system == "google":
+    elif budget and model.system in _GOOGLES:
         settings["google_thinking_config"] = {"thinking_budget": budget, "include_thoughts": True}
     elif effort == "none":
         settings["thinking"] = False

@@ -302,9 +302,10 @@ async def test_an_unreachable_picture_becomes_a_note(model: ChatModel, server: M
     assert seen.body["contents"][0]["parts"][1] == {"text": "(a picture that cannot be read)"}
 
 
-async def test_vertex_is_called_with_googles_own_credentials(
+@pytest.fixture
+def vertex(
     server: ModelServer, connections: Connections, waits: Waits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> ChatModel:
     auth = importlib.import_module("google.auth")
     base: Any = importlib.import_module("google.auth.credentials").Credentials
 
@@ -325,15 +326,29 @@ async def test_vertex_is_called_with_googles_own_credentials(
     provider = Provider(
         "google_vertex", "", "google_vertex", "vertex", "project-1", location="europe-west4"
     )
-    model = build_model(provider, info, connections, waits.policy())
+    return build_model(provider, info, connections, waits.policy())
+
+
+async def test_a_thinking_budget_is_sent_to_vertex_too(
+    vertex: ChatModel, server: ModelServer
+) -> None:
+    server.push(Answer(gemini({"text": "ok"})))
+    await whole_reply(vertex, ask("x", settings=ModelSettings(max_reasoning_tokens=2_000)))
+    thinking = server.requests[0].body["generationConfig"]["thinkingConfig"]
+    assert thinking == {"include_thoughts": True, "thinking_budget": 2_000}
+
+
+async def test_vertex_is_called_with_googles_own_credentials(
+    vertex: ChatModel, server: ModelServer
+) -> None:
     server.push(
         Answer(gemini(CALL)), streamed(gemini({"text": "Ci"}, finish=None), gemini({"text": "ao"}))
     )
-    reply = await whole_reply(model, ask("x", tools=[WEATHER]))
+    reply = await whole_reply(vertex, ask("x", tools=[WEATHER]))
     (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
     results = said("tool", weather_return(call.call_id))
     _, reply = await collect(
-        model, ask("x", said("assistant", *reply.parts), results, tools=[WEATHER], stream=True)
+        vertex, ask("x", said("assistant", *reply.parts), results, tools=[WEATHER], stream=True)
     )
     assert reply.parts == (TextPart("Ciao"),)
     first, second = server.requests
