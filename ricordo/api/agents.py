@@ -287,6 +287,7 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
 
     Raises:
         Invalid: A variable is in no block, or a rule, schema or message cannot be used.
+        Unavailable: A block schema cannot be read.
     """
     sequence = body.initial_message_sequence
     settings = _settings(body)

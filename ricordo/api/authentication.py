@@ -297,7 +297,7 @@ def _keep(cache: OrderedDict[str, V], name: str, entry: V) -> V:
 
 
 def _is_equal(key: str, expected: bytes | None) -> bool:
-    """Return whether the key is the expected one, in a time that tells nothing about it."""
+    """Return whether the key is the expected one, compared in constant time."""
     encoded = key.encode("utf-8", "surrogatepass")
     return expected is not None and hmac.compare_digest(encoded, expected)
 

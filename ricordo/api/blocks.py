@@ -1,7 +1,7 @@
 """Routes of blocks: alone, as an agent's core memory, and their versions.
 
-Versions have a history, earlier texts, blame and a comparison. The routes of users' memory
-(users.py) show versions in the same way, but by a block's label.
+The routes of versions show a block's history, its earlier texts, blame and comparisons. The routes
+of users' memory (users.py) show the same, but by a block's label.
 """
 
 from collections.abc import Callable, Sequence

@@ -117,7 +117,7 @@ def _require_ids(ids: Mapping[str, str]) -> None:
 
 
 def _require_fields(body: Any, allowed: Collection[str]) -> None:
-    """Raise Forbidden if a browser's request has body fields other than these."""
+    """Raise Forbidden if a browser's request has other body fields or messages of other roles."""
     if not isinstance(body, dict):
         raise Forbidden("With a browser token, the body must be a JSON object.")
     if more := sorted(body.keys() - allowed):

@@ -49,7 +49,7 @@ _MOST_FAULTS = 20
 _DEEPEST = 20
 _LONGEST_NAME = 100
 _LONGEST_MESSAGE = 300
-# The status of each type of error; the first matching type counts.
+# The status of each type of error, and the code before its message; the first matching type counts.
 _STATUS: Mapping[type[RicordoError], tuple[int, str]] = {
     NotFound: (404, "NOT_FOUND"),
     TooLong: (422, "INVALID_ARGUMENT"),

@@ -291,7 +291,10 @@ class Guard:
         return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
 
     def _foreign(self, scope: Scope, headers: Mapping[bytes, bytes]) -> _Refusal | None:
-        """Return the refusal of a request without a key that may come from another origin."""
+        """Refuse a request without a key that may come from another origin.
+
+        Returns None if the request is allowed.
+        """
         if not _PROXY_HEADERS.isdisjoint(headers) and _is_passed_on(scope["headers"]):
             return (
                 403,

@@ -116,8 +116,7 @@ async def begin_async(
         agent_id: The agent.
         body: The request. Its `callback_url` is called after the end of the run.
         conversation_id: The conversation; None for the agent's default conversation.
-        begin: Begins the work; another function than `run_turn` begins, for example, a talk of a
-            group.
+        begin: The function that begins the work; a talk with a group has another one.
 
     Raises:
         NotFound: There is no such agent, conversation or model.
@@ -228,7 +227,7 @@ def outcome_json(outcome: Mapping[str, bool]) -> dict[str, str]:
     """Return the result of each cancelled run.
 
     Args:
-        outcome: True for each run id whose run was cancelled.
+        outcome: By run id, whether the run was cancelled.
 
     Raises:
         Conflict: There was no active run.
@@ -412,8 +411,7 @@ async def stream_turn(
         body: The request. With its `background`, the stream is stored while it is sent, and can be
             read again.
         conversation_id: The conversation; None for the agent's default conversation.
-        begin: Begins the work; another function than `run_turn` begins, for example, a talk of a
-            group.
+        begin: The function that begins the work; a talk with a group has another one.
 
     Raises:
         NotFound: There is no such agent, conversation or model.

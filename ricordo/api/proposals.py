@@ -1,6 +1,6 @@
 """Routes of proposals for a user's memory.
 
-Agents and programs propose changes; the owner decides them one by one or many at once.
+Agents and programs propose changes. The owner decides on them one by one or on many at once.
 """
 
 import asyncio

@@ -53,8 +53,8 @@ E = TypeVar("E", bound=Callable[..., Any])
 # Matches escaped bytes beyond ASCII and escaped carriage returns. Only these may change in normal
 # form.
 _MAY_BE_ODD = re.compile(rb"%(?:[89a-fA-F][0-9a-fA-F]|0[dD])|[\x80-\xff]")
-# The refusals of every route in the document. They are classes of status codes, since the code
-# depends on the error.
+# The refusals of every route in the document, as a class of status codes, since the code depends on
+# the error.
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
     "4XX": {"model": RefusalResponse, "description": "Refused: `detail` has the reason and advice"}
 }
@@ -208,8 +208,8 @@ class GuardedRoute(Route):
 def _build_validators(endpoint: Callable[..., Any]) -> None:
     """Build the validators of the endpoint's request models, which are deferred until now.
 
-    FastAPI's adapter of a model is deferred too. When it is built, it warns of fields that only
-    FastAPI reads.
+    Otherwise FastAPI's adapter of a model would be deferred too. It would then be built where
+    FastAPI no longer silences warnings of fields that only FastAPI reads.
     """
     for parameter in signature(endpoint).parameters.values():
         for model in _models_in(parameter.annotation):

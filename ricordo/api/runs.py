@@ -192,7 +192,7 @@ class StepQuery:
     ] = None
 
     def filter(self) -> StepFilter:
-        """Return the selection's further conditions. Raises Invalid for malformed dates."""
+        """Return the conditions other than agent and model. Raises Invalid for malformed dates."""
         return StepFilter(
             self.tags or (),
             self.has_feedback,
@@ -242,7 +242,7 @@ def give_feedback(
         Feedback | None, Query(description="The form that older clients send.")
     ] = None,
 ) -> Step:
-    """Store a person's feedback on the step, with tags; it replaces earlier feedback."""
+    """Store a person's feedback on the step, and tags. An omitted field keeps its value."""
     if body is None:
         if feedback is None:
             raise Unsupported("Send feedback, tags, or both.")

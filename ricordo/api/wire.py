@@ -14,7 +14,7 @@ from ricordo.domain.text import Json
 
 
 class ApiFormat:
-    """The runtime's WireFormat."""
+    """The implementation of `WireFormat`, by which the runtime uses this format."""
 
     def stream_encoder(
         self, options: Mapping[str, Any], clock: Clock, *, has_tokens: bool

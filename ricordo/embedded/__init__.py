@@ -54,7 +54,7 @@ def open_client(
         Unavailable: The database or the secret key cannot be used.
     """
     app = _make_app(folder, models, options)
-    # Exit without the error of the `with` block, so that the server stops normally.
+    # Close the server without the error of the `with` block, so that it stops normally.
     with ExitStack() as parts:
         portal = parts.enter_context(start_blocking_portal(name="ricordo"))
         server = parts.enter_context(ExitStack())
@@ -101,7 +101,7 @@ async def open_async_client(
         server.push_async_callback(client.close)
         yield client
     finally:
-        # Exit without the error of the `with` block, so that the server stops normally.
+        # Close the server without the error of the `with` block, so that it stops normally.
         await server.aclose()
 
 

@@ -300,7 +300,8 @@ class Adaptation:
     def _may_be_too_long(self, request: ModelRequest) -> bool:
         """Return whether the request is larger than every accepted one.
 
-        This check comes last, after all other forms were tried.
+        If none was accepted yet, return whether it is large. This check comes last, after all other
+        forms were tried.
         """
         accepted = self.model.store.accepted(self.model.key)
         return request_tokens(request) > (accepted or _LARGE)
@@ -308,9 +309,9 @@ class Adaptation:
     def _answer_length(
         self, error: ModelError, refusal: Refusal, request: ModelRequest
     ) -> ModelError | None:
-        """If a shorter answer is enough to make room, ask for one; else return the error.
+        """Lower the output budget and return None if a shorter answer makes enough room.
 
-        The error then contains the window that the refusal names.
+        Otherwise, return the error with the window that the refusal names, if it names one.
         """
         estimate = request_tokens(request)
         budget = next((refusal.body[name] for name in _BUDGETS if name in refusal.body), 0)

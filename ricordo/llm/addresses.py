@@ -262,7 +262,16 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         self._pools: OrderedDict[tuple[str, str], _Pool] = OrderedDict()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request to one of the host's addresses, all of which must be allowed."""
+        """Send the request to one of the host's addresses, all of which must be allowed.
+
+        Args:
+            request: The request, whose host is resolved here.
+
+        Raises:
+            PrivateAddress: One of the host's addresses is not allowed.
+            httpx2.UnsupportedProtocol: The address is neither http nor https.
+            httpx2.ConnectError: The host has no address, or none of them can be reached.
+        """
         url = request.url
         if url.scheme not in _PORTS:
             raise httpx2.UnsupportedProtocol(

@@ -32,7 +32,8 @@ SILENCES = 6
 MOST_CALLS = 128
 # Characters that are counted for each call besides its text, since even an empty call costs time.
 _CALL_CHARACTERS = 64
-# Call ids that every provider except Mistral accepts: OpenAI's limit is 40 characters.
+# Call ids of a model that are kept. OpenAI's limit is 40 characters. `openai_format.py` and
+# `provider_messages.py` replace ids for providers that accept fewer characters.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_.:|-]{1,40}")
 
 

@@ -21,8 +21,8 @@ class Dialect:
     `effort` says how the reasoning effort is set, and `efforts` are its levels. `replays` says how
     earlier reasoning is sent back, and `provider` marks that reasoning. With
     `reads_special_tokens`, the server reads special tokens in texts as tokens. `memory_in_prompt`
-    says when the memory in the prompt is rendered again. A local server reuses work on an unchanged
-    beginning, so it is faster with "lazy" (figures: docs/internals/speed.md).
+    says when the memory in the prompt is rendered again. A server that reuses its work on an
+    unchanged beginning is faster with "lazy" (figures: docs/internals/speed.md).
     """
 
     provider: str = ""

@@ -228,7 +228,7 @@ async def answer_by_policy(
                 for event in (*error.chunks, error.reply):
                     yield event
                 return
-            next_request = with_fault_told(request, error.reply, error.fault)
+            next_request = with_complaint(request, error.reply, error.fault)
             has_shown_fault = True
             wait = 0.0
         except ModelError as error:
@@ -277,7 +277,7 @@ class _Retries:
         return wait
 
 
-def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> ModelRequest:
+def with_complaint(request: ModelRequest, reply: ModelReply, fault: Fault) -> ModelRequest:
     """Return the request with the broken answer and a complaint about it.
 
     The complaint is in the results of tools if the answer called tools.

@@ -340,7 +340,7 @@ def _paths(body: Json) -> Iterator[str]:
 def _special_lesson(
     refusal: Refusal, learned: LearnedDialect, path: str, *, is_unknown: bool
 ) -> LearnedDialect | None:
-    """Return the form without this field, for fields that cannot simply be left out."""
+    """Return the form for a refused field that cannot simply be left out; None for other fields."""
     if path.startswith("messages.") and path.endswith(".content"):
         return replace(learned, no_null=True)
     if path in ("messages.*.tool_calls", "messages.*.tool_call_id") and is_unknown:

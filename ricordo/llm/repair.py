@@ -321,7 +321,7 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
 def _fault_of_text(
     reply: ModelReply, request: ModelRequest, tools: Mapping[str, ToolSchema]
 ) -> Fault | None:
-    """Return the fault of a reply without calls."""
+    """Return the fault of a reply without calls; None if it can be used."""
     texts = [part.text for part in reply.parts if isinstance(part, TextPart)]
     if any(_is_unreadable(text, tools, request) for text in texts):
         return _CUT_OFF_CALL if reply.finish == "length" else _UNREADABLE_TEXT

@@ -180,21 +180,6 @@ def _is_result(text: str) -> bool:
     return isinstance(package, dict) and set(package) == {match[1], "message", "time"}
 
 
-def written_calls(text: str, offered: Offered) -> tuple[Calls, str]:
-    """Return the calls of a text and the text without them.
-
-    Without calls, both are empty.
-
-    Args:
-        text: The text of a reply.
-        offered: The offered tools by name.
-    """
-    reading = read_text(text, offered)
-    if reading.calls:
-        return (reading.calls, reading.text)
-    return ([], "")
-
-
 def _canonical(text: str) -> str:
     """Return the text with DeepSeek's DSML marks, which vary, written as tags of a namespace."""
     if "DSML" in text:
@@ -483,7 +468,10 @@ class _MarkedReader(_Reader):
         return [], max(mark.end(), stop, self.stop)
 
     def _may_begin_a_name(self, name: str, mark: re.Match[str]) -> bool:
-        """Return whether a name at the end of the text may be the beginning of a tool's name."""
+        """Return whether a name at the end of the text may be the beginning of a tool's name.
+
+        After a special token, any name may be.
+        """
         is_sign = any(bar in mark[0] for bar in "|｜")
         names = (*self.offered, "functions.")
         return is_sign or any(tool.startswith(name) for tool in names)
@@ -632,7 +620,10 @@ class _BareReader(_Reader):
         return all(_fits(self.offered[call.name], read_json(call.arguments)) for call in calls)
 
     def _is_broken(self) -> bool:
-        """Return whether the whole text is an object that names a tool without calling it."""
+        """Return whether the whole text is an unreadable call.
+
+        That is an object that names a tool, or an element or `name(…)` of a tool.
+        """
         if self.text.startswith("<"):
             return self._is_broken_element()
         if not self.text.startswith(("{", "[{")):
@@ -733,7 +724,7 @@ def _arguments_as_text(written: str, tool: ToolSchema) -> dict[str, Any]:
 
 
 def _python_arguments(text: str, tool: ToolSchema) -> dict[str, Any] | None:
-    """Return the arguments of `(city="Rome", days=3)`.
+    """Return the arguments of `(city="Rome", days=3)`; None if they are unreadable.
 
     Positional arguments follow the order of the tool's parameters.
     """
@@ -785,7 +776,7 @@ def calls_in(decoded: Any, offered: Offered) -> Calls:
 
 
 def _call_with_keys(name: str, keys: dict[str, Any], offered: Offered) -> ToolCallPart | None:
-    """Return the call whose arguments are next to its name."""
+    """Return the call whose arguments are next to its name; None if they do not fit the tool."""
     if keys and _fits(offered[name], keys):
         return _call_of(name, keys)
     return None
@@ -813,7 +804,7 @@ def _call(row: Any, offered: Offered) -> ToolCallPart | None:
 
 
 def _keyed_by_name(row: dict[str, Any], offered: Offered) -> ToolCallPart | None:
-    """Read `{"get_weather": {"city": "Rome"}}`."""
+    """Read `{"get_weather": {"city": "Rome"}}`; return None for any other object."""
     if len(row) != 1:
         return None
     ((key, arguments),) = row.items()

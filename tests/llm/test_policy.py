@@ -18,7 +18,7 @@ from ricordo.llm.policy import (
     error_from_status,
     error_from_transport,
     seconds_to_wait,
-    with_fault_told,
+    with_complaint,
 )
 from ricordo.llm.repair import Fault
 from tests.llm.talk import WEATHER, Waits, ask, said, weather_return
@@ -231,12 +231,12 @@ async def test_a_broken_call_is_reported_to_the_model_without_waiting_or_a_retry
 
 def test_only_the_beginning_of_a_long_broken_answer_is_sent_back() -> None:
     long = ModelReply((TextPart("a" * 9_000), ToolCallPart("1", "get_weather", '{"' + "b" * 9_000)))
-    told = with_fault_told(ask("x"), long, Fault("No."))
+    told = with_complaint(ask("x"), long, Fault("No."))
     text, call = told.messages[-2].parts
     assert isinstance(text, TextPart)
     assert isinstance(call, ToolCallPart)
     assert len(text.text) == len(call.arguments) == FAULT_LIMIT
-    nameless = with_fault_told(ask("x"), ModelReply((ToolCallPart("1", "", "{}"),)), Fault("No."))
+    nameless = with_complaint(ask("x"), ModelReply((ToolCallPart("1", "", "{}"),)), Fault("No."))
     assert [message.role for message in nameless.messages] == ["system", "user", "user"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.llm.repair import repair
-from ricordo.llm.written_calls import offered_name, written_calls
+from ricordo.llm.written_calls import offered_name, read_text
 from tests.campaigns.sizes import short_and_long
 from tests.llm.talk import CLOCK, WEATHER
 from tests.seams.growth import repeated, require_linear
@@ -74,9 +74,9 @@ OFFERED = {WEATHER.name: WEATHER, CLOCK.name: CLOCK}
     ],
 )
 def test_written_calls_are_read_in_every_notation(text: str, rest: str, count: int) -> None:
-    calls, left = written_calls(text, OFFERED)
-    assert (len(calls), left) == (count, rest)
-    assert len({call.call_id for call in calls}) == count
+    reading = read_text(text, OFFERED)
+    assert (len(reading.calls), reading.text) == (count, rest)
+    assert len({call.call_id for call in reading.calls}) == count
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_written_calls_are_read_in_every_notation(text: str, rest: str, count: i
     ],
 )
 def test_an_uncertain_call_stays_text(text: str) -> None:
-    assert written_calls(text, OFFERED)[0] == []
+    assert read_text(text, OFFERED).calls == []
 
 
 def test_values_between_tags_get_the_types_of_the_tools_schema() -> None:
@@ -113,7 +113,7 @@ def test_values_between_tags_get_the_types_of_the_tools_schema() -> None:
         "<arg_key>days</arg_key><arg_value>3</arg_value>",
         "<arg_key>city</arg_key><arg_value>7</arg_value>",
     )
-    (call,), _ = written_calls(text, {"forecast": tool})
+    (call,) = read_text(text, {"forecast": tool}).calls
     assert call.arguments == '{"days":3,"city":"7"}'
 
 
@@ -151,4 +151,4 @@ def test_no_text_makes_the_reader_fail() -> None:
     chance = random.Random(7)  # noqa: S311 - chance that is the same every time
     words = [*MARKS, *'{ } ( ) [ ] = ``` x "name": "get_time" </tool_call>'.split(), "\n", "\ud800"]
     for _ in range(1_000):
-        written_calls("".join(chance.choices(words, k=chance.randint(1, 12))), OFFERED)
+        read_text("".join(chance.choices(words, k=chance.randint(1, 12))), OFFERED)

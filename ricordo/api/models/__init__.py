@@ -1,1 +1,1 @@
-"""Request and response models, one of each for a noun."""
+"""Request and response models of the HTTP API, by noun."""

@@ -184,14 +184,20 @@ class AgentFields(EmbeddingFields):
 
     @property
     def model_handle(self) -> str | None:
-        """Return the model's handle; older clients send it in a whole `llm_config`."""
+        """Return the model's handle; older clients send it in a whole `llm_config`.
+
+        Returns None if no model was sent.
+        """
         if self.model or self.llm_config is None:
             return self.model or None
         return self.llm_config.full_handle
 
     @property
     def window(self) -> int | None:
-        """Return the context window in tokens; older clients send it in a whole `llm_config`."""
+        """Return the context window in tokens; older clients send it in a whole `llm_config`.
+
+        Returns None if no window was sent.
+        """
         if self.context_window_limit or self.llm_config is None:
             return self.context_window_limit
         return self.llm_config.context_window

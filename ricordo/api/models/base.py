@@ -88,9 +88,9 @@ class RequestPart(BaseModel):
 
     @classmethod
     def take_back(cls, *answers: type[BaseModel]) -> None:
-        """Accept such an object in the form in which the server answers.
+        """Accept an object of this kind as the server answered it.
 
-        Its other fields change nothing.
+        Fields that only its answers have change nothing.
 
         Args:
             *answers: Response models of the same object.

@@ -108,7 +108,7 @@ class CompactRequest(RequestModel):
 
 
 class CompactResponse(ResponseModel):
-    """The summary that replaces the evicted messages, and the window's numbers of messages."""
+    """The summary of the evicted messages, and how many messages the window had and has."""
 
     summary: str
     num_messages_before: Annotated[int, From("messages_before")]

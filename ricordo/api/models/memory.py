@@ -245,7 +245,7 @@ class BulkDecisionRequest(RejectRequest):
 class UserBlockResponse(ResponseModel):
     """A block of a user's memory.
 
-    `version` is the id of the version that wrote its text; `pending` counts open proposals.
+    `version` is the id of the version that wrote its text; `pending` counts waiting proposals.
     `seen_as` is the label that agents use, if it differs from `label`.
     """
 

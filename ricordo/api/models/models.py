@@ -193,7 +193,10 @@ class ModelConfigRequest(TolerantPart):
 
     @property
     def full_handle(self) -> str | None:
-        """Return the sent handle, or make `provider/model` from the other fields."""
+        """Return the sent handle, or make `provider/model` from the other fields.
+
+        Returns None if neither a handle nor a model was sent.
+        """
         name = self.model or self.embedding_model
         provider = (
             self.provider_name
@@ -212,7 +215,10 @@ class EmbeddingFields(RequestModel):
 
     @property
     def embedding_handle(self) -> str | None:
-        """Return the handle; older clients send it in a whole `embedding_config`."""
+        """Return the handle; older clients send it in a whole `embedding_config`.
+
+        Returns None if no embedding model was sent.
+        """
         if self.embedding or self.embedding_config is None:
             return self.embedding or None
         return self.embedding_config.full_handle

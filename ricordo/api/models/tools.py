@@ -1,4 +1,4 @@
-"""Request and response models of tools and tool rules, in the nine forms of `letta-client`."""
+"""Request and response models of tools, and of the nine types of tool rules."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

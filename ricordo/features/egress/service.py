@@ -85,7 +85,9 @@ def set_block_policy(
 def set_conversation_policy(
     tx: Transaction, scope: Scope, conversation_id: str, names: Sequence[str] | None
 ) -> str | None:
-    """Set the policy of a conversation and all its messages; return the label.
+    """Set the policy of a conversation and all its messages.
+
+    Returns the policy as a label; None if it was removed.
 
     Args:
         tx: The transaction.

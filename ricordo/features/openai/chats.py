@@ -315,7 +315,7 @@ async def continue_after(
 async def _last_answered(
     context: RequestContext, chat: ClientChat, states: Sequence[_State]
 ) -> _Beginning | None:
-    """Return the longest answered beginning of the chat that the client has not changed."""
+    """Return the longest answered beginning that the client has not changed, or None."""
     last = len(chat.messages)
     indexes = _beginnings(chat)
     if chat.is_answer:
@@ -336,7 +336,7 @@ async def _last_answered(
 def _answered_beginning(
     tx: Transaction, chat: ClientChat, states: Sequence[_State], indexes: Sequence[int]
 ) -> _Beginning | None:
-    """Return the longest beginning that is recorded, exactly or with the same answers."""
+    """Return the longest beginning that is recorded, exactly or with the same answers, or None."""
 
     def keys_of(index: int) -> list[str]:
         state = states[index]
@@ -366,7 +366,7 @@ def _longest_shown(
     indexes: Sequence[int],
     answered: Mapping[str, AnsweredState],
 ) -> _Beginning | None:
-    """Return the longest beginning whose shown answers are the agent's."""
+    """Return the longest beginning whose shown answers are the agent's, or None."""
     loose = {index: answered.get(states[index].loose) for index in indexes}
     texts = answers_of(tx, [state.run_id for state in loose.values() if state])
     longest: _Beginning | None = None

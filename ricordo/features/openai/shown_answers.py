@@ -22,7 +22,7 @@ _NOT_A_WORD = re.compile(r"[\W_]+")
 def answer_key(text: str) -> str:
     """Return the words of an answer without formatting, for comparison.
 
-    A text without words, such as "👍", is compared unchanged.
+    A text without words, such as "👍", is compared by its other characters.
 
     Args:
         text: An answer as stored, or as a client shows it.

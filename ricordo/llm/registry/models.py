@@ -93,7 +93,8 @@ class Embedders(Registry[Embedder]):
             The handle; None for the default, and for the retired server's default.
 
         Raises:
-            NotFound: The handle is unknown. Another model instead would be a surprise.
+            NotFound: The handle is unknown. The default does not replace it, since that would
+                surprise the caller.
         """
         if handle is None or handle in ALIASES:
             return None
@@ -239,6 +240,7 @@ class Models(Registry[ChatModel]):
         """Return the default model after a search for more models.
 
         Providers without a list are asked and local servers are looked for, for at most 5 seconds.
+        The search is repeated at most every 30 seconds.
         """
         async with self._looking:
             if self._now() >= self._look_again_at:
