@@ -93,7 +93,7 @@ _MONTH = "|".join(sorted(MONTHS, key=len, reverse=True))
 
 
 def _any_of(*names: str) -> str:
-    """Return the pattern of the words of spans in these lists of the calendar, longest first."""
+    """Return the pattern of all words in these lists of `SPANS`, longest first."""
     words = {word for name in names for word in SPANS[name]}
     return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
 
@@ -277,9 +277,10 @@ def _last_one(match: re.Match[str], today: date, _: bool) -> list[Days]:
 
 
 def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
-    """Return the latest such weekday, or the past months of this name after a preposition.
+    """Return the days of a weekday or a month that is named without a day or a year.
 
-    The weekday may be today.
+    A weekday is the latest one, perhaps today. A month is read only after a preposition. It gives
+    this year's, if it has begun, and those of the `YEARS_BACK` years before.
     """
     word = match[0]
     if word in WEEKDAYS:

@@ -399,7 +399,8 @@ class _Search:
     def _turn_before(self, order: Integers, index: int, is_spoken: Bools) -> int | None:
         """Return the number of the last spoken turn before this index in its session.
 
-        Results of tools may lie between the two turns.
+        Results of tools may lie between the two turns. Only the `scoring.REACH` messages before the
+        index are examined.
         """
         records = self.view.records
         later = records[order[index]]
@@ -519,7 +520,7 @@ class _Search:
         return joined
 
     def _placed_variants(self, terms: Sequence[tuple[str, PartitionRow, Posting]]) -> Posting:
-        """Return the first variants that occur in visible documents, as one posting.
+        """Return the alphabetically first variants as one posting, at most `MOST_VARIANTS` terms.
 
         Variants that occur only in hidden documents do not count toward the limit.
         """
@@ -576,7 +577,7 @@ class _Search:
         return missing
 
     def similar(self, query: Query, may: Bools | None, lexical: Floats) -> Similarities | None:
-        """Return cosine similarities; None if nothing is embedded.
+        """Return the similarities of documents to the query; None if nothing is embedded.
 
         Args:
             query: The query, with its vectors and the hits of external indexes.

@@ -226,7 +226,7 @@ class Indexer:
         if index is None:
             if records:
                 size = len(records[0].vector)
-            else:  # the vectors' size must be known, so all texts are embedded, empty ones too
+            else:  # no text of the batch was embedded, but the vectors' size must be known
                 size = len((await embed(embedder, [""], clearance, self.payer))[0])
             return {(record.document, record.part): record.vector for record in records}, size
         await index.upsert(batch.owner_id.removesuffix(NEW), embedder.handle, records)

@@ -196,9 +196,9 @@ def occurrences(row: BufferRow) -> dict[str, int]:
 
 
 def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str, Any]]:
-    """Cut rows into chunks.
+    """Cut new rows into pieces at the boundaries of chunks.
 
-    A chunk that begins or ends within the rows gets only a piece, which can be appended to it.
+    Each piece is to be appended to the stored part of its chunk, which is empty for a new chunk.
 
     Args:
         rows: Entries of the partition, such as documents or vectors.
@@ -218,7 +218,7 @@ def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str
 
 
 def read_documents(data: bytes) -> Documents:
-    """Return the records of a chunk, which may not be changed.
+    """Return the records of a chunk as an array that cannot be changed.
 
     Args:
         data: The chunk's bytes, as they are stored.
@@ -227,7 +227,7 @@ def read_documents(data: bytes) -> Documents:
 
 
 def read_postings(data: bytes) -> Postings:
-    """Return the occurrences of a chunk, which may not be changed.
+    """Return the occurrences of a chunk as an array that cannot be changed.
 
     Args:
         data: The chunk's bytes, as they are stored.
@@ -238,7 +238,8 @@ def read_postings(data: bytes) -> Postings:
 class SizedCache:
     """A cache of limited total size that drops the least recently used entries.
 
-    An entry does not push out another entry of its `group`, even if the cache is then too large.
+    `group` returns the group of a key. A new entry does not push out entries of its own group, even
+    if the cache is then too large.
     """
 
     def __init__(self, limit: int, group: Callable[[Any], Any] = lambda key: key) -> None:

@@ -110,6 +110,7 @@ class DocumentColumns:
 
     @property
     def is_whole(self) -> bool:
+        """Return True if none of the documents is deleted."""
         return self.count == len(self.number)
 
     def first_of(self, positions: Integers) -> Integers:

@@ -43,7 +43,8 @@ LOOKED_AT_AGAIN = 1000
 # nearest; comparing all bits of all vectors finds 0.972.
 PROMISING = 16 * LOOKED_AT_AGAIN
 VECTOR = np.dtype("<f2")
-# The first pass finds the greatest distance of a promising vector by a sample of about this size.
+# The first pass estimates the greatest distance of a promising vector from a sample of about this
+# size.
 _SAMPLE = 8192
 # Vectors in one batch: of the first pass, and of the exact comparison. The arrays of a batch should
 # stay in the processor's cache.

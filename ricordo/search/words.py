@@ -444,6 +444,10 @@ def _language(words: Iterable[str], needed: int = 2) -> str:
 
 
 def _is_meant(word: str, position: int) -> bool:
+    """Return True if a word is meant although it is spelled like a stop word.
+
+    It is an acronym such as US or IT, or a name such as Will that is not the query's first word.
+    """
     is_acronym = len(word) > 1 and word.isascii() and word.isupper()
     return is_acronym or (position > 0 and word.istitle() and word.lower() in _ALSO_NAMES)
 

@@ -132,7 +132,10 @@ def store_folders(tx: Transaction, user: User, records: Iterable[FolderRecord]) 
 def read_files(
     tx: Transaction, scope: Scope, user_id: str, after: str | None
 ) -> tuple[Sequence[Json], str | None]:
-    """Return the next file of the user's folders with its text, and its id."""
+    """Return the next file of the user's folders with its text, and its id.
+
+    There is no record of a file whose text cannot be read.
+    """
     page = Page(limit=1, after=after, order="asc")
     files = folder_queries.page_of_users_files(tx, scope, user_id, page)
     records: list[Json] = [

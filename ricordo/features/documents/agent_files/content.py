@@ -61,7 +61,8 @@ class FileArchive(RequestPart):
 class FileModelSettings(RequestPart):
     """The model settings that a conversation overrides.
 
-    The fields are those of `ModelSettings`. Null resets a setting.
+    The fields are those of `ModelSettings`. An omitted field keeps the agent's setting; null unsets
+    it.
     """
 
     temperature: float | None = None
@@ -139,9 +140,9 @@ class FileMemory(RequestPart):
 class FileAgent(RequestPart):
     """The parts of an agent in the file that only Ricordo reads; other servers ignore them.
 
-    `messages` are the messages of its default conversation, and `egress` is the label of its
-    policy. `unread` has the unknown fields of an earlier file from which the agent was imported,
-    by their path in that file.
+    `messages` and `egress` are the messages and the egress label of its default conversation.
+    `unread` has the unknown fields of an earlier file from which the agent was imported, by their
+    path in that file.
     """
 
     messages: list[FileMessage] | None = None

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 
 class LocalIds:
-    """Local ids by ids of this server, for example `agent-0` and `message-12`."""
+    """Replaces ids of this server by local ids, such as `agent-0` and `message-12`."""
 
     def __init__(self) -> None:
         self._ids: dict[str, dict[str, str]] = defaultdict(dict)

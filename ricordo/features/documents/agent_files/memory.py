@@ -82,7 +82,8 @@ def memory_json(
 ) -> Json:
     """Return the versions and proposals of these blocks and of the agent's chain.
 
-    If there are too many versions, they and the proposals are left out, and a number says so.
+    If there are too many versions, they and the proposals are left out, and `versions_left_out` has
+    the number of the versions.
 
     Args:
         tx: The transaction, or a read.

@@ -1,7 +1,8 @@
 """Read a memory archive: its manifest, and its records one by one.
 
-An archive is untrusted. Each size has a limit, each file must have the hash in the manifest, and
-each record is checked by its class. Errors name the file and the line.
+An archive is untrusted. The manifest, each record and the unpacked files have limits of size (the
+last one only over HTTP). Each file must have the hash in the manifest, and each record is checked
+by its class. Errors name the file and the line.
 
 A later server may write values that are unknown here, such as a new policy of a block. A record's
 class may define `later_words`: for each such field the value to use instead, which is the most

@@ -118,7 +118,8 @@ def save(
 ) -> Response:
     """Save the template's content as its next version.
 
-    `x-job-id` names the job that brings the template's agents to the version.
+    With `migrate_agents`, the header `x-job-id` names the job that brings the template's agents to
+    the version.
     """
     template = queries.get(tx, context.scope, template_name, locks=True)
     template = service.save(

@@ -81,7 +81,11 @@ def create(
 
 
 async def create_folder(context: RequestContext, body: FolderRequest) -> Json:
-    """Create a folder. A user's folder is seen only by that user, and is erased with the user."""
+    """Create a folder.
+
+    A user's folder is seen by that user and by callers who see all users. It is erased with the
+    user.
+    """
     embedding = await context.runtime.models.embedders.choose(body.embedding_handle)
     return folder_json(
         context,

@@ -325,7 +325,7 @@ def require_readable(view: View, file: File) -> File:
 
 
 def beginnings_of(tx: Transaction, windows: Iterable[tuple[AgentFile, int]]) -> dict[str, str]:
-    """Return the first characters of files whose open window starts at the first line.
+    """Return the first characters of files with an open window on the whole file.
 
     Each window has its limit of characters. Windows with a limit above one piece are left out.
 

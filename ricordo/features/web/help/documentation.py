@@ -105,7 +105,7 @@ def _rendered(name: str, base: str) -> Page:
 def anchor(heading: str) -> str:
     """Return the anchor of a heading, as GitHub makes it from the heading's text.
 
-    It differs for a heading with a link, and for a second heading with the same text.
+    For a heading with a link, and for a second heading with the same text, GitHub's differs.
     """
     text = re.sub(r"[^\w\- ]", "", heading.lower())
     return text.replace(" ", "-")

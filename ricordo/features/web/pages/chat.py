@@ -69,12 +69,17 @@ class ShownTurn:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """The readers of a conversation, and the caller's right to write in it."""
+    """The readers of a conversation, and the caller's right to write in it.
 
-    kind: str  # "own", "shared", "other": the conversation's user
-    name: str  # name of the user, if it is another user's conversation
+    `kind` is "own" for a conversation of the caller, "shared" for one without a user, and "other"
+    for one of another user, whose name is `name`. `is_chosen` is set if the request names the
+    conversation.
+    """
+
+    kind: str
+    name: str
     may_write: bool
-    is_chosen: bool  # the caller named this conversation
+    is_chosen: bool
 
 
 @router.get("")

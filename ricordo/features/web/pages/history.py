@@ -18,7 +18,7 @@ from ricordo.storage.engine.store import Transaction
 router = Pages("/ui/people/{user_id}/blocks/{label:path}", scope="memory")
 _by_id = Pages("/ui/blocks/{block_id}", scope="agents")
 _PAGE = 50
-# Lines with their authors on one page.
+# The most lines on a page of blame.
 _LINES = 300
 
 

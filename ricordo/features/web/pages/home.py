@@ -184,7 +184,7 @@ async def say(request: Request) -> Response:
     agent_id = require_id(form.get("agent", ""), "agent")
     conversation_id = form.get("conversation", "")
     if conversation_id:
-        conversation_id = require_id(conversation_id, "conversation")
+        conversation_id = require_id(conversation_id, "conv")
     else:
         conversation_id = await own_conversation(request, agent_id)
     page = address_of(f"/ui/agents/{agent_id}/chat", conversation=conversation_id)

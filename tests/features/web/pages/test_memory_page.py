@@ -471,6 +471,17 @@ def test_a_message_from_home_starts_a_private_conversation(school: School) -> No
     assert "Last chat" in school.see("ada", "/")
 
 
+def test_a_message_from_home_continues_the_conversation_that_the_page_names(
+    school: School,
+) -> None:
+    form = {"agent": school.tutors[1], "message": "Good morning."}
+    begun = school.send("ada", "/ui/say", **form).headers["location"]
+    id = begun.split("conversation=")[1].split("#")[0]
+    assert f'name="conversation" value="{id}"' in school.see("ada", "/")
+    continued = school.send("ada", "/ui/say", conversation=id, **form)
+    assert (continued.status_code, continued.headers.get("location")) == (303, begun)
+
+
 def test_the_first_page_has_the_login_form(school: School) -> None:
     school.browser.cookies.clear()
     page = school.browser.get("/", headers={"accept": "text/html"}).text
