@@ -5,7 +5,9 @@ The server's owner may be careless or hostile, so the memory and time of each an
 
 import asyncio
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, cast
 
@@ -35,6 +37,8 @@ _CALL_CHARACTERS = 64
 # Call ids of a model that are kept. OpenAI's limit is 40 characters. `openai_format.py` and
 # `provider_messages.py` replace ids for providers that accept fewer characters.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_.:|-]{1,40}")
+
+_STATUSES: ContextVar[list[int] | None] = ContextVar("statuses", default=None)
 
 
 class BoundReached(ModelError):
@@ -79,6 +83,8 @@ class BoundedClient(httpx2.AsyncClient):
                 response = await super().send(request, stream=True, **options)
         except TimeoutError as error:
             raise _too_slow(request) from error
+        if (statuses := _STATUSES.get()) is not None:
+            statuses.append(response.status_code)
         response.stream = _BoundedStream(response, deadline, exchange)
         response.headers.pop("content-encoding", None)
         if not stream:
@@ -87,6 +93,20 @@ class BoundedClient(httpx2.AsyncClient):
             finally:
                 await response.aclose()
         return response
+
+
+@contextmanager
+def noted_statuses(statuses: list[int]) -> Iterator[None]:
+    """Append the status of each answer that this task gets from a `BoundedClient`.
+
+    Args:
+        statuses: The list to append to, so that the caller sees it after an error too.
+    """
+    token = _STATUSES.set(statuses)
+    try:
+        yield
+    finally:
+        _STATUSES.reset(token)
 
 
 class _BoundedStream(httpx2.AsyncByteStream):

@@ -16,6 +16,7 @@ from pydantic_ai import messages as wire
 
 from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import FinishReason, ModelInfo, ModelReply, ModelRequest
+from ricordo.domain.text import storable_json
 from ricordo.domain.usage import Usage
 from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_format import readable_arguments, readable_name
@@ -31,6 +32,7 @@ EMPTY = "(no output)"
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _REDACTED = ("redacted_thinking", "redacted_content")
 _SIGNATURE = "thought_signature"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 # pydantic-ai's name of OpenAI. OpenAI's reasoning arrives as summaries with one id, and is sent
 # back in this form.
 OPENAI = "openai"
@@ -211,15 +213,18 @@ def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelReques
     """Return the reply in a provider's response.
 
     Args:
-        response: The response of pydantic-ai.
+        response: The response of pydantic-ai. The SDKs do not check the types of its fields.
         info: The model that answered.
         request: The request, from which usage is estimated if the provider reports none.
+
+    Raises:
+        TypeError: A text, or the name of a call, is not a string.
     """
     groups = _grouped(response.parts)
     parts = [part for group in groups for part in _our_parts(group, info.provider)]
     # OpenAI's refusal, which the library removes from the text.
     if refusal := (response.provider_details or {}).get("refusal"):
-        parts = [TextPart(str(refusal))]
+        parts = [TextPart(whole_text(str(refusal)))]
     counts = response.usage
     reasoning = counts.details.get("reasoning_tokens") or counts.details.get("thoughts_tokens")
     usage = Usage(
@@ -232,7 +237,11 @@ def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelReques
     has_ended = refusal or _own_reason(response) in _PAUSES
     finish = "stop" if has_ended else _FINISHES.get(response.finish_reason, "unknown")
     reply = ModelReply(
-        tuple(parts), usage, finish, response.model_name or info.name, _logprobs(response, request)
+        tuple(parts),
+        usage,
+        finish,
+        own_text(response.model_name) or info.name,
+        _logprobs(response, request),
     )
     if reply.usage.total_tokens:
         return reply
@@ -276,18 +285,24 @@ def _grouped(parts: Iterable[Any]) -> Iterator[list[Any]]:
 
 def _our_parts(group: list[Any], provider: str) -> list[Part]:
     part = group[0]
-    signature = (part.provider_details or {}).get(_SIGNATURE)
+    signature = own_text((part.provider_details or {}).get(_SIGNATURE))
     match part.part_kind:
-        case "text" if part.content:
-            return [TextPart(part.content, signature)]
+        case "text" if text := whole_text(part.content):
+            return [TextPart(text, signature)]
         case "thinking" if is_summary(part):
             return _thought(group, provider)
         case "thinking" if part.id in _REDACTED:
-            return [ReasoningPart("", redacted=part.signature, provider=provider)]
+            redacted = own_text(part.signature)
+            return [ReasoningPart("", redacted=redacted, provider=provider)] if redacted else []
         case "thinking" if part.content or part.signature:
-            return [ReasoningPart(part.content, signature=part.signature, provider=provider)]
+            text, proof = whole_text(part.content), own_text(part.signature)
+            return [ReasoningPart(text, signature=proof, provider=provider)]
         case "tool-call":
-            call = ToolCallPart(part.tool_call_id, part.tool_name, arguments_of(part.args))
+            call = ToolCallPart(
+                own_text(part.tool_call_id) or "",
+                whole_text(part.tool_name),
+                arguments_of(part.args),
+            )
             if not signature:
                 return [call]
             # Google signs the call itself. The signature is stored as empty reasoning before the
@@ -300,11 +315,12 @@ def _our_parts(group: list[Any], provider: str) -> list[Part]:
 def _thought(group: list[Any], provider: str) -> list[Part]:
     """Return one piece of OpenAI's reasoning, with the content that must be sent back."""
     first = group[0]
-    texts = [part.content for part in group if part.content]
-    text = THOUGHT_BREAK.join(texts or (first.provider_details or {}).get("raw_content") or ())
+    texts = [text for part in group if (text := whole_text(part.content))]
+    raw_texts = (first.provider_details or {}).get("raw_content") or ()
+    text = THOUGHT_BREAK.join(texts or map(whole_text, raw_texts))
     proof = None
-    if first.signature:
-        original = {"id": first.id, "summary": texts, "encrypted_content": first.signature}
+    if signature := own_text(first.signature):
+        original = {"id": first.id, "summary": texts, "encrypted_content": signature}
         proof = orjson.dumps(original).decode()
     if text:
         return [ReasoningPart(text, signature=proof, provider=provider)]
@@ -314,8 +330,36 @@ def _thought(group: list[Any], provider: str) -> list[Part]:
 
 
 def arguments_of(arguments: Any) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    if arguments is None:
+    if isinstance(arguments, str) or arguments is None:
+        return whole_text(arguments)
+    return orjson.dumps(storable_json(arguments)).decode()
+
+
+def whole_text(field: Any) -> str:
+    """Return a text of an answer, with U+FFFD for halves of characters.
+
+    Args:
+        field: A field of the answer. None is an empty text.
+
+    Raises:
+        TypeError: The field is not a string.
+    """
+    if field is None:
         return ""
-    return orjson.dumps(arguments).decode()
+    if not isinstance(field, str):
+        raise TypeError(f"a text is of the type {type(field).__name__}")
+    if _SURROGATE.search(field) is None:
+        return field
+    # Two halves beside each other are one character.
+    return field.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def own_text(field: Any) -> str | None:
+    """Return a field that is only useful unchanged, such as a signature; None if it is no text.
+
+    Args:
+        field: A field of an answer.
+    """
+    if isinstance(field, str) and _SURROGATE.search(field) is None:
+        return field
+    return None

@@ -7,13 +7,14 @@ apply.
 
 import re
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
 from json import JSONDecodeError
 from typing import Any, cast
 
 import httpx2
 from pydantic_ai import exceptions as sdk_errors
 from pydantic_ai.direct import model_request, model_request_stream
-from pydantic_ai.messages import ImageUrl
+from pydantic_ai.messages import ImageUrl, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters, download_item
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
@@ -28,10 +29,10 @@ from ricordo.domain.model import (
     TextChunk,
     ToolCallChunk,
 )
-from ricordo.errors import ModelError
+from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm import provider_messages
 from ricordo.llm.adaptation import Adaptation
-from ricordo.llm.answer_bounds import BoundReached
+from ricordo.llm.answer_bounds import BoundReached, noted_statuses
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.learned_dialect import NOTHING_LEARNED, LearnedDialect
 from ricordo.llm.openai_conform import is_refused
@@ -143,6 +144,7 @@ class ProviderCalls:
         settings = self._settings(request, adaptation.learned)
         if adaptation.budget is not None and "max_tokens" in settings:
             settings["max_tokens"] = min(settings["max_tokens"], adaptation.budget)
+        statuses: list[int] = []
         try:
             call: dict[str, Any] = {
                 "messages": provider_messages.to_messages(transcript, provider, model.system),
@@ -151,27 +153,38 @@ class ProviderCalls:
                 "instrument": False,
             }
             if not streams:
-                response = await model_request(model, **call)
+                with noted_statuses(statuses):
+                    response = await model_request(model, **call)
             else:
                 reader = _ChunkReader()
-                async with model_request_stream(model, **call) as stream:
+                async with AsyncExitStack() as stack:
+                    with noted_statuses(statuses):
+                        stream = await stack.enter_async_context(
+                            model_request_stream(model, **call)
+                        )
                     async for event in stream:
                         # If only the server wants a stream, its chunks are dropped.
                         if (chunk := reader.read(event)) and request.stream:
                             yield chunk
                     response = stream.get()
+            if streams:
+                _require_end(provider, response)
+            reply = provider_messages.to_reply(response, self._info, request)
+        except ModelError:
+            raise
         except Exception as error:
-            raise our_error(provider, error) from error
-        if streams and not provider_messages.is_finished(response):
-            raise ModelError(
-                "llm_error", f"{provider} stopped in the middle of its answer. Try again."
-            )
-        reply = provider_messages.to_reply(response, self._info, request)
+            is_answered = bool(statuses) and statuses[-1] < 400
+            raise our_error(provider, error, is_answered=is_answered) from error
         adaptation.confirm(request)
         if request.stream and not streams:
             for chunk in chunks_of(reply):
                 yield chunk
         yield reply
+
+
+def _require_end(provider: str, response: ModelResponse) -> None:
+    if not provider_messages.is_finished(response):
+        raise ModelError("llm_error", f"{provider} stopped in the middle of its answer. Try again.")
 
 
 def _streams(request: ModelRequest, learned: LearnedDialect) -> bool:
@@ -235,7 +248,7 @@ def _bound_reached(error: BaseException) -> BoundReached | None:
     return None
 
 
-def our_error(provider: str, error: Exception) -> Exception:
+def our_error(provider: str, error: Exception, *, is_answered: bool = False) -> Exception:
     """Return the library's error as a ModelError.
 
     An error that does not concern the provider is returned as it is.
@@ -243,6 +256,7 @@ def our_error(provider: str, error: Exception) -> Exception:
     Args:
         provider: The name of the provider, for the message.
         error: Any error of a call by the library.
+        is_answered: The provider accepted the request. So the error concerns its answer.
     """
     translated: Exception
     if bound_reached := _bound_reached(error):
@@ -259,6 +273,8 @@ def our_error(provider: str, error: Exception) -> Exception:
             is_connecting = error.phase == "connect"
             type_ = httpx2.ConnectError if is_connecting else httpx2.ReadError
             translated = error_from_transport(provider, type_(str(error)))
+        case httpx2.TransportError():
+            translated = error_from_transport(provider, error)
         case sdk_errors.ModelAPIError() if isinstance(error.__cause__, JSONDecodeError):
             advice = "Check its address; for a server that speaks OpenAI's chat completions alone, set OPENAI_API=chat."
             translated = ModelError(
@@ -280,11 +296,10 @@ def our_error(provider: str, error: Exception) -> Exception:
             | LookupError()
             | AssertionError()
         ):
-            translated = ModelError(
-                "llm_error", f"{provider} gave an answer that cannot be read: {error}"
-            )
-        case httpx2.TransportError():
-            translated = error_from_transport(provider, error)
+            translated = _unreadable("llm_error", provider, error)
+        # The answer has another format, as each next one would have.
+        case ValueError() | TypeError() | NotImplementedError() if is_answered:
+            translated = _unreadable("llm_bad_request", provider, error)
         # The request cannot be translated: an unknown kind of content, or a picture that is gone.
         case (
             ValueError()
@@ -302,6 +317,10 @@ def our_error(provider: str, error: Exception) -> Exception:
     return translated
 
 
+def _unreadable(kind: ModelErrorKind, provider: str, error: Exception) -> ModelError:
+    return ModelError(kind, f"{provider} gave an answer that cannot be read: {error}")
+
+
 def _status(status: int, body: Any) -> int:
     if status == 400 and _WRONG_KEY.search(words_of(body)[1]):
         return 401  # Google calls a request with a wrong key invalid
@@ -317,48 +336,68 @@ class _ChunkReader:
         self._signed: set[int] = (
             set()
         )  # parts of reasoning without an id, whose signature is passed on
+        # By the part's number: the first half of a character, at the end of the text so far.
+        self._halves: dict[int, str] = {}
 
     def read(self, event: Any) -> Chunk | None:
-        """Return the event as a chunk; None for an event that adds nothing."""
+        """Return the event as a chunk; None for an event that adds nothing.
+
+        Raises:
+            TypeError: A text is not a string.
+        """
         if (delta := getattr(event, "delta", None)) is None:
             if event.event_kind != "part_start":
                 return None
             return self._begin(event.index, event.part)
         match delta.part_delta_kind:
-            case "text" if delta.content_delta:
-                return TextChunk(delta.content_delta)
-            case "thinking" if delta.signature_delta and event.index in self._signed:
-                return ReasoningChunk(delta.content_delta or "", delta.signature_delta)
-            case "thinking" if delta.content_delta:
-                return ReasoningChunk(delta.content_delta)
+            case "text" if text := self._whole(event.index, delta.content_delta):
+                return TextChunk(text)
+            case "thinking":
+                text = self._whole(event.index, delta.content_delta)
+                signature = provider_messages.own_text(delta.signature_delta)
+                if signature and event.index in self._signed:
+                    return ReasoningChunk(text, signature)
+                return ReasoningChunk(text) if text else None
             case "tool_call":
-                return ToolCallChunk(
-                    self._number(event.index), provider_messages.arguments_of(delta.args_delta)
-                )
+                arguments = self._arguments(event.index, delta.args_delta)
+                return ToolCallChunk(self._number(event.index), arguments)
             case _:
                 return None
 
     def _begin(self, index: int, part: Any) -> Chunk | None:
         match part.part_kind:
-            case "text" if part.content:
-                return TextChunk(part.content)
+            case "text" if text := self._whole(index, part.content):
+                return TextChunk(text)
             case "thinking":
                 is_next = provider_messages.is_summary(part) and part.id == self._thought
                 self._thought = part.id
                 if part.id is None:
                     self._signed.add(index)
+                text = self._whole(index, part.content)
                 if is_next:
-                    text = provider_messages.THOUGHT_BREAK + part.content
-                else:
-                    text = part.content
+                    text = provider_messages.THOUGHT_BREAK + text
                 return ReasoningChunk(text) if text else None
             case "tool-call":
-                arguments = provider_messages.arguments_of(part.args)
-                return ToolCallChunk(
-                    self._number(index), arguments, part.tool_call_id, part.tool_name
-                )
+                arguments = self._arguments(index, part.args)
+                call_id = provider_messages.own_text(part.tool_call_id) or ""
+                name = provider_messages.whole_text(part.tool_name)
+                return ToolCallChunk(self._number(index), arguments, call_id, name)
             case _:
                 return None
+
+    def _whole(self, index: int, field: Any) -> str:
+        """Return a piece of a part's text, without the first half of a character at its end."""
+        if isinstance(field, str):
+            field = self._halves.pop(index, "") + field
+            if "\ud800" <= field[-1:] <= "\udbff":
+                self._halves[index] = field[-1]
+                field = field[:-1]
+        return provider_messages.whole_text(field)
+
+    def _arguments(self, index: int, arguments: Any) -> str:
+        if isinstance(arguments, str):
+            return self._whole(index, arguments)
+        return provider_messages.arguments_of(arguments)
 
     def _number(self, index: int) -> int:
         return self._calls.setdefault(index, len(self._calls))
