@@ -347,10 +347,10 @@ class Turn(LiveRun):
 
     async def _after(self, run: Run) -> None:
         for after_turn in self._runtime.after_turn:
-            is_of_others = (after_turn.about_users and run.user_id is None) or (
+            is_skipped = (after_turn.about_users and run.user_id is None) or (
                 after_turn.in_groups and "group_id" not in run.metadata
             )
-            if is_of_others:
+            if is_skipped:
                 continue
             try:
                 await after_turn.call(self._runtime, run)

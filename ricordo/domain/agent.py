@@ -164,7 +164,7 @@ class Agent:
         return sorted(self.settings.get("secrets", {}))
 
 
-# The description of a later version of a conversation begins so; the id of the first one follows.
+# The beginning of a later version's description, before the id of the first version.
 VERSION_OF = "Another version of "
 
 

@@ -1,8 +1,9 @@
 """Authors in git's form `<name> <<address>>`, in both directions.
 
-Commits, branches of proposals, and git and Dolt remotes all use this mapping. A plain address is
-the author's id, `user-…@ricordo`. Other authors are written as `<kind>+<id>@ricordo`. If git cannot
-hold the name, it is `<kind>+<id>+<name>@ricordo`, so that each author can be read back exactly.
+Commits, branches of proposals, and git and Dolt remotes all use this mapping. The plain address of
+a user, an agent or the system has only the id, as in `user-…@ricordo`. Other authors are written as
+`<kind>+<id>@ricordo`. If git cannot hold the name, the address is `<kind>+<id>+<name>@ricordo`. So
+each author can be read back exactly.
 """
 
 import re

@@ -222,7 +222,7 @@ def new_in(chain: Chain, label: str, by: str, at: int, **fields: Any) -> Block:
     Args:
         chain: The chain that the block belongs to.
         label: A label in normal form, as `require_label` returns it.
-        by: The id of the user who creates it.
+        by: The id of its creator, which may be a user, an agent or another author.
         at: The time of its creation in microseconds.
         **fields: Its text and settings, and its id if it already has one. The labels "persona" and
             "human" have a default description.

@@ -52,7 +52,7 @@ class Cron:
 
     @property
     def text(self) -> str:
-        """The expression in its stored form; a time zone other than UTC stands in front."""
+        """The expression in its stored form; it begins with its time zone, unless that is UTC."""
         fields = " ".join(self.fields)
         return fields if self.timezone == "UTC" else f"CRON_TZ={self.timezone} {fields}"
 

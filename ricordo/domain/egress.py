@@ -504,7 +504,8 @@ class Clearance:
                 cleared.append(_withheld(message, destination))
                 continue
             if message.egress:
-                # An agent's phrases occur in many texts. Its answer is recognized by its sources.
+                # An agent's phrases occur in many texts, so its answers are not recorded as texts.
+                # Their sources are.
                 text = "" if message.role == "assistant" else _text_of(message)
                 self.show(f"message:{message.id}", message.egress, text)
             if forbidden and not is_exempt:

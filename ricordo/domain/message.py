@@ -82,7 +82,8 @@ class ReasoningPart:
     """The model's reasoning.
 
     `signature` proves to the provider that it wrote this. `redacted` holds reasoning that only the
-    provider can read.
+    provider can read. `native` is False for reasoning that a model wrote into its answer or into
+    the arguments of a call.
     """
 
     text: str

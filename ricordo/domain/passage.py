@@ -72,10 +72,10 @@ _CHANCE = (-3.87, 2.01, 2.63)
 class Relevance:
     """The relevance of a search hit.
 
-    Ranks count from 1. A rank is None if that index did not find the hit. `score` only compares
-    hits of one search; `word_match` and `similarity` can be compared across searches. `word_match`
-    (0 to 1) is the share of the query's words that occur in the text and the turns around it. Rare
-    words count more. `similarity` is the cosine of the vectors.
+    Ranks count from 1. A rank is None if that index did not find the hit. `score` can be compared
+    only among the hits of one search, `word_match` and `similarity` also across searches.
+    `word_match` (0 to 1) is the share of the query's words that occur in the text and the turns
+    around it. Rare words count more. `similarity` is the cosine of the vectors.
     """
 
     score: float

@@ -169,7 +169,7 @@ def _is_named_key(match: re.Match[str]) -> bool:
 
 
 def _is_own_password(match: re.Match[str], word: str) -> bool:
-    """Return True for one plain word at the end of a sentence with a possessive."""
+    """Return True for a plain word as in "My password is sunshine.", with a possessive."""
     if not match["sign"].isalpha() or not _OWN.search(
         match.string, max(0, match.start() - 40), match.start()
     ):

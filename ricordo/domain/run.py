@@ -201,7 +201,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One model call and its outcome.
+    """One model call with its tool calls, and their outcome.
 
     Durations are in nanoseconds, `started_at` in microseconds.
     """

@@ -83,7 +83,8 @@ class Organization:
 class User:
     """A person with memory, or with access to the server.
 
-    `identifier` is the user's name in the system that the user comes from.
+    `identifier` is the user's name in the system that the user comes from. `former` holds earlier
+    names and identifiers.
     """
 
     id: str

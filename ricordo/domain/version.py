@@ -22,7 +22,7 @@ class ChangeMetadata:
     Attributes:
         reason: The reason, which the history shows.
         is_untrusted: The step had read untrusted content.
-        is_quoted: A user of the turn wrote exactly the new text.
+        is_quoted: The agent quoted words of the user, from this turn, that ask for the change.
         approved_by: The owner who accepted the proposal of `author`, or None.
         made_at: The time of the change at a remote (microseconds), if known.
     """

@@ -53,7 +53,7 @@ class Approved:
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """A proposal that collides with the block; nothing was written.
+    """A proposal that collides with the block; no text was written.
 
     `base`, `ours` and `theirs` are the base text, the block's text and the proposed text. A text is
     None if there was no block.

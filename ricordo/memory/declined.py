@@ -32,7 +32,7 @@ def require_not_declined(
 ) -> None:
     """Raise Declined if an agent's change repeats its rejected proposals.
 
-    If the user asks in this turn for the text, word for word, it may be proposed again.
+    The agent may propose it again if it quotes words of the user, from this turn, that ask for it.
 
     Args:
         tx: The transaction.

@@ -69,7 +69,7 @@ ONLY_TEXT_CHANGES = (
 )
 
 
-_Relation = Literal["beside", "repeated", "superseded"]
+_Relation = Literal["independent", "repeated", "superseded"]
 
 
 class Unchanged(Invalid):
@@ -424,11 +424,11 @@ class _DraftComparison:
             return "repeated"
         if draft.new_label and not is_older_text:
             return "superseded"
-        return "beside"
+        return "independent"
 
     def _of_texts(self, older: Proposal, texts: tuple[str, str, str, str] | None) -> _Relation:
         if texts is None or not self._has_room(texts):
-            return "beside"
+            return "independent"
         older_before, older_text, before, text = texts
         # A proposal for a new block has no base text, but the block exists now.
         is_overtaken = older.base is None and self._draft.block and removes_lines(before, text)
@@ -438,10 +438,10 @@ class _DraftComparison:
         # and compare.
         after = merge_changes(before, older_before, text)
         if after is None:
-            return "beside"
+            return "independent"
         both = merge_changes(older_before, older_text, after)
         if both is None:
-            return "beside"
+            return "independent"
         new_label = self._draft.new_label
         is_in_older = same_text(both, older_text) or _says_everything_of(
             older_before, older_text, after
@@ -451,7 +451,7 @@ class _DraftComparison:
         is_in_newer = same_text(both, after) or _says_everything_of(older_before, after, older_text)
         if is_in_newer and older.new_label in {None, new_label}:
             return "superseded"
-        return "beside"
+        return "independent"
 
     def _has_room(self, texts: Sequence[str]) -> bool:
         """Return True if the work limit allows a comparison of these texts, and count it."""

@@ -119,7 +119,8 @@ class VectorCache:
 class Recall:
     """Search over all stored messages and passages, for one piece of work.
 
-    `payer` pays for the embeddings of its searches. None: only a model that costs nothing is used.
+    `payer` pays for the embeddings of its searches. None: only a model that costs nothing may be
+    used; any other raises RuntimeError.
     """
 
     def __init__(

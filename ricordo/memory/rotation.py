@@ -141,8 +141,8 @@ def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
     ]
     if len(shares) != 2 or keeps > threshold:
         raise Invalid(
-            "The threshold and keeps of a rotation must be numbers from 0 to 1, and keeps "
-            "must be smaller than the threshold."
+            "The threshold and keeps of a rotation must be numbers above 0 and at most 1, and "
+            "keeps must not be larger than the threshold."
         )
     return Rotation(name, threshold, keeps)
 

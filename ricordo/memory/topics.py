@@ -1,8 +1,7 @@
 """Topics that agents may have to leave out of memory; each topic is a list of words.
 
 A rule names a topic if it is a topic's name, alone or after "topic:". A line is about a topic if it
-has one of the topic's words. Most of them are beginnings, which stand for every word that begins
-so.
+has one of the topic's words. Most of these are beginnings of words, such as "allerg*".
 """
 
 import re

@@ -71,7 +71,7 @@ async def conversation_search(
     )
     _require_limit(limit)
     hits = await context.recall.messages(query, message_filter, limit)
-    facts = await _facts_beside(context, query, hits, message_filter)
+    facts = await _known_facts(context, query, hits, message_filter)
     if not hits and not facts:
         return NOTHING_OUTSIDE
     size_limit = next(
@@ -95,7 +95,7 @@ async def conversation_search(
     return results
 
 
-async def _facts_beside(
+async def _known_facts(
     context: ToolContext, query: str, hits: Sequence[FoundMessage], message_filter: MessageFilter
 ) -> list[KnownFact]:
     """Return known facts about the user that fit the search and were said to this agent."""

@@ -276,13 +276,13 @@ def timestamp(micros: int, timezone: tzinfo, *, is_exact: bool = False) -> str:
     return to_datetime(micros).astimezone(timezone).isoformat(timespec=precision)
 
 
-def shares_seconds(moments: Iterable[int]) -> bool:
+def shares_seconds(times: Iterable[int]) -> bool:
     """Return True if two different times fall in one second.
 
     Then only exact times show their order, and the later text may correct the earlier one.
 
     Args:
-        moments: The times in microseconds UTC.
+        times: Times in microseconds UTC.
     """
-    seconds = [moment // SECOND for moment in set(moments)]
+    seconds = [time // SECOND for time in set(times)]
     return len(set(seconds)) < len(seconds)
