@@ -93,7 +93,7 @@ class TypeTraits:
         begins: The messages after the system message of a new conversation: none, a login, or a
             greeting and a login.
         packs_user_messages: The model reads user messages as JSON.
-        clears_buffer: Each turn begins with an empty window.
+        clears_buffer: Each turn begins with only the system message in the window.
         speaks_aloud: The agent speaks a sentence with every tool call. It gets no tools that edit
             memory.
         takes_further: New agents of this type also get the base tools of features.
@@ -126,7 +126,7 @@ _NATIVE = TypeTraits(
     has_base_rules=False,
     takes_further=True,
 )
-# First search the passages once, then edit the block any number of times, then finish.
+# First store passages once, then edit the block any number of times, then finish.
 _VOICE_RULES = (
     ToolRule("store_memories", "run_first"),
     ToolRule(

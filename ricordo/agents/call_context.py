@@ -21,7 +21,7 @@ class CallContext:
         return self.runtime.store
 
     def submission(self, user: User | None = None, reason: str | None = None) -> Submission:
-        """Return an edit by the caller, in this user's memory.
+        """Return who proposes the caller's edit, why, and how long the proposal stays open.
 
         Args:
             user: The user whose memory is changed. None: memory without a user; the author is the

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 CALLBACK = "callback"
 CANCELLED = "The user cancelled the request, so the tool call was denied."
 SWEEP_SECONDS = 20.0  # a lease lasts thirty
-_CALLBACK_ATTEMPTS = 6  # the last attempt is about ten minutes after the first
+_CALLBACK_ATTEMPTS = 6  # the last attempt is about twelve minutes after the first
 _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 

@@ -324,7 +324,7 @@ class WindowLimit:
             model.
         gained: Tokens that the turn's last compaction freed.
         refused: The smallest request that was refused since the last answer, in tokens by our
-            estimate. Also the window that the refusal named.
+            estimate, and the window that the refusal named. None: no request was refused.
     """
 
     token_percent: int = 100

@@ -343,7 +343,8 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
         else None
     )
     if planned:
-        # The row of a new run waits for this lock by its foreign key. A planned run has its row.
+        # Inserting a new run waits for this lock, because of its foreign key. The row of a planned
+        # run exists already, so it takes the lock here.
         conversations.lock(tx, planned.conversation_id)
     if planned and runs.begin_planned(tx, planned):
         run = planned

@@ -53,7 +53,7 @@ class CompactionSettings:
 
     `model` is a handle (None: the agent's model), and `model_settings` are in wire format. `prompt`
     replaces the prompt of the mode. `clip_chars` limits the stored summary.
-    `sliding_window_percentage` is the share of the window that is evicted first.
+    `sliding_window_percentage` is the share (0 to 1) of the conversation that is evicted first.
     """
 
     model: str | None = None
@@ -69,8 +69,8 @@ class CompactionSettings:
 class Agent:
     """One agent, without its attachments.
 
-    `system` is the template of the system prompt; `model` and `embedding` are handles. The last
-    fields are read from `metadata` and `settings` when the agent is made.
+    `system` is the template of the system prompt; `model` and `embedding` are handles. The
+    attributes below are read from `metadata` and `settings` when the object is created.
 
     Attributes:
         course: The name of the agent's course, or None.

@@ -32,9 +32,10 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock, made monotonic within one process.
 
-    Each call returns a later time, so the order of times is the order of writing. While the
-    machine's clock is behind, each call adds one microsecond. If the machine's clock is set back by
-    more than a minute, the earlier time was wrong. Then the new time is used at once.
+    Each call returns a later time than the call before, so the order of times is the order of
+    writing. While the machine's clock is behind, each call adds one microsecond. There is one
+    exception: if the clock is set back by more than a minute, the earlier time must have been
+    wrong, and the new time is used at once.
     """
 
     def __init__(self) -> None:
@@ -160,9 +161,9 @@ class Backoff:
 
     Attributes:
         first: The first wait.
-        factor: The growth from wait to wait.
+        factor: Each wait is this many times as long as the wait before.
         longest: The limit of the waits.
-        spread: The range of a random factor, by which each wait is multiplied.
+        spread: The range of a random factor by which each wait is multiplied in the end.
     """
 
     first: float
@@ -191,7 +192,7 @@ def stamp(micros: int) -> str: ...
 @overload
 def stamp(micros: None) -> None: ...
 def stamp(micros: int | None) -> str | None:
-    """Return a timestamp as objects carry it: `2026-11-21T20:33:15.123456Z`.
+    """Return a timestamp in the form of the API: `2026-11-21T20:33:15.123456Z`.
 
     Args:
         micros: The time in microseconds since 1970, UTC; None returns None.
@@ -204,5 +205,8 @@ def stamp(micros: int | None) -> str | None:
 
 @lru_cache(1024)
 def _second(seconds: int) -> str:
-    """Return the second without a zone, cached: objects of one list often share it."""
+    """Return a whole second as text, without a zone.
+
+    It is cached, since the objects of one list often share it.
+    """
     return to_datetime(seconds * SECOND).isoformat(timespec="seconds").removesuffix("+00:00")

@@ -218,7 +218,7 @@ def allowed_names(label: str | None) -> list[str] | None:
 
 
 def shared_label(labels: Iterable[str | None]) -> str | None:
-    """Return the loosest of these labels, if every text is limited at least as much.
+    """Return the loosest of these labels, if all others are at least as strict.
 
     >>> shared_label(["local", "local;openai"])
     'local'
@@ -354,7 +354,11 @@ class LabelledText:
         return frozenset(lines)
 
     def marks(self) -> frozenset[str]:
-        """Return the phrases that identify the text: lines, runs of words, and rare words."""
+        """Return the phrases that identify the text.
+
+        They are its lines, runs of words, rare words, pairs of numbers, and words with signs
+        inside.
+        """
         marks = set(self.lines())
         for line in self.text.split("\n"):
             words = normal_line(line).split()

@@ -24,8 +24,8 @@ class Job:
 
     Jobs with the same `key` never overlap. A job runs at most `most_attempts` times, and not before
     `not_before`. A job with `is_single` is not added if one of its kind and key already waits,
-    since one update is enough. Times are in microseconds. `progress` holds `done` and `total`;
-    `error` the `type` and `message` of the last failure.
+    since one update is enough. Times are in microseconds. `progress` holds `done` and `total`, and
+    `error` holds the `type` and `message` of the last failure.
     """
 
     kind: str

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FactQuery:
-    """A search of messages, for facts that fit its hits.
+    """A search for facts that fit a search of messages and its hits.
 
     Attributes:
         user_id: The user whom the facts are about.

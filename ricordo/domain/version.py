@@ -140,7 +140,7 @@ class Proposal:
         reasoning: The author's reason.
         confidence: A number from 0 to 1, or None.
         new_label: Another label for the block, or None.
-        note: The reason of a rejection, or the description of a conflict.
+        note: The reason of a rejection or withdrawal, or the description of a conflict.
         result: The version that an approval created.
         is_untold: The agent does not know of the rejection yet.
         is_repeated: The same proposal was waiting already; this is not stored.

@@ -77,7 +77,7 @@ def approve(
     """Make the proposed text the block's next version, merged with later changes.
 
     Hidden text is removed, since an owner cannot approve what the page does not show. It stays if
-    the block already has it. The version's author is the agent that proposed it, or the owner who
+    the block already has it. The version's author is the proposal's author, or the owner who
     changed the text.
 
     Args:

@@ -597,8 +597,8 @@ class WorkingMemory:
     """The agent's blocks in this step, with its tool calls' edits and passages.
 
     `reasons` are the calls' reasons for their edits, and `notes` are remarks for the calls, both by
-    call id. The `guard` refuses repetitions. An edited text must follow its block's schema at least
-    as well as before.
+    call id. The `guard` refuses repetitions and texts that an egress policy forbids here. An edited
+    text must follow its block's schema at least as well as before.
     """
 
     def __init__(

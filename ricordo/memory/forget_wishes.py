@@ -92,7 +92,7 @@ _EDGE = " \t,.;:!?…。！？¿¡\"'“”„«»"
 
 
 def wish_in(sentence: str) -> str | None:
-    """Return the thing that a sentence asks to forget, in its wording; None if it asks nothing.
+    """Return the thing that a sentence asks to forget, in its wording; None if there is none.
 
     The thing is empty for a bare "Forget it."
     """

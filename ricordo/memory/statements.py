@@ -145,7 +145,8 @@ def sentences(text: str) -> list[str]:
 def is_statement(sentence: str) -> bool:
     """Return whether the sentence states something.
 
-    It must not ask, request, suppose, doubt, dream, quote or greet.
+    It must not ask, request, suppose, doubt, dream, quote or greet. A request to remember something
+    is a statement too.
     """
     if _QUESTION.search(sentence) or _SMALL_TALK.search(sentence):
         return False
@@ -164,7 +165,8 @@ def is_statement(sentence: str) -> bool:
 def stated(message: str) -> list[str]:
     """Return the sentences of a message that state something."""
     statements: list[str] = []
-    # In "Suggest a dinner. One or two sentences." the second sentence continues the request.
+    # In "Suggest a dinner. One or two sentences." the second sentence continues the request. After
+    # any sentence that states nothing, short ones without a fact or "I" are taken as such.
     follows_request = False
     for sentence in sentences(message):
         continues_request = (
