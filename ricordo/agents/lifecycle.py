@@ -54,7 +54,7 @@ from ricordo.llm.provider_table import with_usual_thinking
 from ricordo.memory.rotation import read_rotation
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
-from ricordo.storage import agents, blocks, conversations, runs, tools
+from ricordo.storage import agents, blocks, conversations, runs, tools, users
 from ricordo.storage.agent_access import keep_to
 from ricordo.storage.engine.store import Transaction
 
@@ -430,10 +430,11 @@ def _add_users_and_folders(
 ) -> AgentState:
     """Give a new agent its users, its sleeptime agent and its folders."""
     agent = state.agent
-    if spec.identity_ids:
-        keep_to(tx, scope, agent.id, spec.identity_ids)
+    user_ids = tuple(map(users.user_id_of, spec.identity_ids))
+    if user_ids:
+        keep_to(tx, scope, agent.id, user_ids)
     if spec.has_sleeptime:
-        set_sleeptime(tx, runtime, scope, replace(state, user_ids=spec.identity_ids), is_on=True)
+        set_sleeptime(tx, runtime, scope, replace(state, user_ids=user_ids), is_on=True)
     runtime.set_folders(tx, scope, agent.id, spec.folder_ids)
     if spec.has_default_folder:
         runtime.make_folder(tx, scope, agent)

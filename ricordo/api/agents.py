@@ -449,7 +449,8 @@ def _change_attachments(
         for block_id in dict.fromkeys(body.block_ids):
             attach_block(tx, context.scope, agent_id, block_id)
     if body.identity_ids is not None:
-        agent_access.keep_to(tx, context.scope, agent_id, body.identity_ids)
+        user_ids = list(map(users.user_id_of, body.identity_ids))
+        agent_access.keep_to(tx, context.scope, agent_id, user_ids)
     if body.message_ids is not None:
         conversation = agents.load(tx, context.scope, agent_id).conversation
         set_window(tx, context.scope, conversation.id, body.message_ids)

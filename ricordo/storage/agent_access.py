@@ -93,22 +93,21 @@ def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
     tx.run(_ATTACH_TO_PAIRED, {"to_agent": agent_id, "new_user": user_id})
 
 
-def keep_to(tx: Transaction, scope: Scope, agent_id: str, identity_ids: Sequence[str]) -> None:
+def keep_to(tx: Transaction, scope: Scope, agent_id: str, user_ids: Sequence[str]) -> None:
     """Restrict the agent to exactly these users.
 
     Args:
         tx: The transaction.
         scope: The caller, who must see the whole organization.
         agent_id: The agent. Agents that share its memory get the same users.
-        identity_ids: The users' ids in the form of older clients. Without any, everybody may use
-            the agent.
+        user_ids: The users' ids. Without any, everybody in the organization may use the agent.
 
     Raises:
         NotFound: One of the users does not exist.
         Forbidden: The caller does not see the whole organization.
     """
     users.require_all_users(scope)
-    attached_users = [users.require(tx, scope, users.user_id_of(id)) for id in identity_ids]
+    attached_users = [users.require(tx, scope, id) for id in user_ids]
     tx.run(_DETACH_ALL, {"agent_id": agent_id})
     for user in attached_users:
         attach_user(tx, agent_id, user.id)

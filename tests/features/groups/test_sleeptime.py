@@ -406,6 +406,20 @@ def test_deleting_the_sleeping_agent_allows_a_new_pair(
     assert again["enable_sleeptime"] is True
 
 
+def test_sleeptime_is_enabled_for_an_agent_with_users(http: httpx2.Client) -> None:
+    identity = ok(
+        http.post(
+            "/v1/identities/",
+            json={"identifier_key": "theo", "name": "Theo", "identity_type": "user"},
+        )
+    )
+    agent = main_agent(http, enable_sleeptime=False, identity_ids=[identity["id"]])
+    changed = ok(http.patch(f"/v1/agents/{agent['id']}", json={"enable_sleeptime": True}))
+    (sleeper_id,) = changed["multi_agent_group"]["agent_ids"]
+    sleeper = ok(http.get(f"/v1/agents/{sleeper_id}"))
+    assert sleeper["identity_ids"] == agent["identity_ids"] == [identity["id"]]
+
+
 def test_sleeptime_can_be_disabled_and_enabled_again(
     server: ServerInThread, http: httpx2.Client
 ) -> None:

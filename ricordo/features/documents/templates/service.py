@@ -41,7 +41,7 @@ from ricordo.features.documents.templates.queries import Template, TemplateVersi
 from ricordo.features.files.folders import queries as files
 from ricordo.offload import SMALL, offload
 from ricordo.runtime import Runtime
-from ricordo.storage import agent_access, agents
+from ricordo.storage import agent_access, agents, users
 from ricordo.storage.engine.store import Transaction
 
 # The agent setting with the template and version from which the agent was created, and its
@@ -385,7 +385,8 @@ async def make_agent(
         linked_file = replace(file, specs=[replace(spec, folder_ids=folder_ids)])
         (agent_id,) = agent_files.insert(tx, context, linked_file, options, [info])
         if body.identity_ids:
-            agent_access.keep_to(tx, context.scope, agent_id, body.identity_ids)
+            user_ids = list(map(users.user_id_of, body.identity_ids))
+            agent_access.keep_to(tx, context.scope, agent_id, user_ids)
         return agent_id
 
     return await context.store.write(insert), str(mark["deployment_id"])
