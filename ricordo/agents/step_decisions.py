@@ -8,6 +8,7 @@ its turn, and continues after tool calls. A heartbeat agent acts only by tools a
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 import orjson
@@ -69,6 +70,8 @@ AFTER_FAILURE = "Function call failed, returning control"
 _NOT_IN_A_CALL: frozenset[ToolType] = frozenset(
     {"letta_core", "letta_memory_core", "letta_sleeptime_core", "letta_voice_sleeptime_core"}
 )
+# The characters of an unknown tool's name that are compared with the offered names.
+_LONGEST_NAME = 100
 SEARCH_MEMORY = "search_memory"
 # After this number of calls of other tools, the agent must call a tool that the client requires.
 _OWN_CALLS = 5
@@ -591,7 +594,9 @@ def _refused(call: ToolCallPart, reason: str) -> ToolReturnPart:
 
 def _refusal(call: ToolCallPart, offered: OfferedTools) -> ToolReturnPart:
     # wire fact of the retired Letta V1 server: the beginning of the sentence.
-    names = ", ".join(name for name in offered.tools if name not in offered.hidden)
-    return _refused(
-        call, f"[ToolConstraintError] Cannot call {call.name}, valid tools include: [{names}]"
-    )
+    names = [name for name in offered.tools if name not in offered.hidden]
+    listed = ", ".join(names)
+    reason = f"[ToolConstraintError] Cannot call {call.name}, valid tools include: [{listed}]"
+    if nearest := get_close_matches(call.name[:_LONGEST_NAME].casefold(), names):
+        reason = f"{reason}. The nearest name is {' or '.join(nearest)}."
+    return _refused(call, reason)

@@ -40,6 +40,7 @@ from ricordo.llm.loose_json import read_json, read_loosely
 from ricordo.llm.written_calls import (
     CALL_KEYS,
     UNREADABLE_CALL,
+    called_name,
     new_call_id,
     offered_name,
     read_text,
@@ -208,7 +209,7 @@ def _with_names(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _mended_call(call: ToolCallPart, offered: Mapping[str, ToolSchema]) -> ToolCallPart:
-    name = offered_name(call.name, offered)
+    name = called_name(call.name, offered)
     arguments = mended_arguments(call.arguments, offered.get(name))
     if name == call.name and arguments == call.arguments:
         return call

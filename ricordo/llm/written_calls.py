@@ -13,7 +13,7 @@ import json
 import re
 import secrets
 from bisect import bisect_right
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,12 +131,50 @@ def offered_name(name: str, offered: Container[str]) -> str:
     """
     if name in offered:
         return name
-    bare = name.strip().partition("<|")[0].strip().rstrip(":")
-    for prefix in _PREFIXES:
-        bare = bare.removeprefix(prefix)
+    bare = _bare_name(name)
     if bare not in offered:
         bare = _NUMBERED.sub("", bare)
     return bare if bare in offered else name
+
+
+def called_name(name: str, offered: Collection[str]) -> str:
+    """Return the offered tool that the name of a certain call means, else the name.
+
+    Small models write names in other capitals, or with other signs between their words. In prose
+    such a word would not be a call, so there only `offered_name` counts.
+
+    Args:
+        name: The name that the model wrote.
+        offered: The names of the offered tools. If several of them differ only in this way, none is
+            meant.
+    """
+    exact_name = offered_name(name, offered)
+    if exact_name in offered:
+        return exact_name
+    for bare in (name, _bare_name(name), _NUMBERED.sub("", _bare_name(name))):
+        normal = normal_name(bare)
+        matches = [tool for tool in offered if normal and normal_name(tool) == normal]
+        if matches:
+            return matches[0] if len(matches) == 1 else name
+    return name
+
+
+def normal_name(name: str) -> str:
+    """Return the letters and digits of a tool's name in lower case.
+
+    Args:
+        name: A name, such as "Memory-Insert" for "memoryinsert".
+    """
+    return "".join(filter(str.isalnum, name)).casefold()
+
+
+def _bare_name(name: str) -> str:
+    """Return the name without the additions of templates and without a namespace."""
+    bare = name.strip().partition("<|")[0].strip().rstrip(":")
+    for prefix in _PREFIXES:
+        if bare.casefold().startswith(prefix):
+            bare = bare[len(prefix) :]
+    return bare
 
 
 @dataclass(slots=True)
@@ -281,7 +319,7 @@ class _Reader:
         """Read `<function=name>` or `<invoke name="name">` with values in tags or as JSON."""
         head = _HEAD.match(self.text, at)
         if head:
-            name = offered_name(head[1], self.offered)
+            name = called_name(head[1], self.offered)
         else:
             name = ""
         if head is None or name not in self.offered:
@@ -504,7 +542,10 @@ class _BareReader(_Reader):
     """
 
     def read(self) -> Reading:
-        if not self.text or not any(name in self.text for name in self.offered):
+        if not self.text:
+            return Reading([], self.text)
+        letters = normal_name(self.text)
+        if not any(normal_name(name) in letters for name in self.offered):
             return Reading([], self.text)
         reading = (
             self._whole()
@@ -631,7 +672,7 @@ class _BareReader(_Reader):
         row = read_json(self.text)
         if row is None:
             head = _NAMES_A_TOOL.match(self.text)
-            return head is not None and offered_name(head[1], self.offered) in self.offered
+            return head is not None and called_name(head[1], self.offered) in self.offered
         if isinstance(row, list) and row:
             row = row[0]
         if isinstance(row, dict):
@@ -639,7 +680,7 @@ class _BareReader(_Reader):
         else:
             names = []
         return any(
-            isinstance(name, str) and offered_name(name, self.offered) in self.offered
+            isinstance(name, str) and called_name(name, self.offered) in self.offered
             for name in names
         )
 
@@ -788,10 +829,11 @@ def _call(row: Any, offered: Offered) -> ToolCallPart | None:
     if not isinstance(row, dict):
         return None
     name_key = next((key for key in _NAME_KEYS if isinstance(row.get(key), str)), None)
-    name = offered_name(row[name_key], offered) if name_key else ""
+    arguments_key = next((key for key in _ARGUMENT_KEYS if key in row), None)
+    find_name = offered_name if arguments_key is None else called_name
+    name = find_name(row[name_key], offered) if name_key else ""
     if name_key is None or name not in offered:
         return _keyed_by_name(row, offered)
-    arguments_key = next((key for key in _ARGUMENT_KEYS if key in row), None)
     if arguments_key is None:
         others = {key: row[key] for key in row if key not in (name_key, "id", "type")}
         return _call_with_keys(name, others, offered)

@@ -131,6 +131,11 @@ def test_a_heartbeat_agent_must_call_a_tool_and_may_request_a_heartbeat() -> Non
 # The meaning of a reply.
 
 
+def test_the_refusal_of_an_unknown_tool_names_the_nearest() -> None:
+    parsed = parse_reply(ModelReply((call("Tosss"),)), offer_tools(turn()))
+    assert parsed.refused[0].content.endswith("The nearest name is toss.")
+
+
 def test_a_call_that_was_not_offered_is_refused_and_not_counted_by_the_rules() -> None:
     a_turn, asked = turn(NATIVE, ToolRule("toss", "run_first")), call("roll")
     offered = offer_tools(a_turn)
@@ -139,6 +144,7 @@ def test_a_call_that_was_not_offered_is_refused_and_not_counted_by_the_rules() -
     (refusal,) = parsed.refused
     assert (refusal.call_id, refusal.status) == (asked.call_id, "error")
     assert "[ToolConstraintError] Cannot call roll, valid tools include: [toss]" in refusal.content
+    assert "nearest" not in refusal.content
     action = next_action(a_turn.rules, offered, None, parsed, parsed.refused, NextAction())
     assert action == NextAction()
     assert action.finished == ()

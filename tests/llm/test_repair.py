@@ -1,6 +1,7 @@
 """Repair of outputs that small models get wrong."""
 
 import json
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -243,3 +244,16 @@ def test_a_long_broken_text_is_streamed_in_linear_time(share: int) -> None:
             streamed([text])
 
         require_linear(work, 2_000, opening)
+
+
+@pytest.mark.parametrize("name", ["GET-Weather", "functions.Get_Weather", "getWeather"])
+def test_a_call_may_name_its_tool_in_other_capitals_or_signs(name: str) -> None:
+    reply = ModelReply((ToolCallPart("call-1", name, '{"city": "Rome"}'),), finish="tool_calls")
+    (call,) = repair(reply, [WEATHER, CLOCK]).parts
+    assert isinstance(call, ToolCallPart)
+    assert call.name == "get_weather"
+    # Of two tools that differ only so, none is meant.
+    twin = replace(WEATHER, name="getWeather")
+    (same,) = repair(reply, [WEATHER, twin]).parts
+    assert isinstance(same, ToolCallPart)
+    assert same.name == name

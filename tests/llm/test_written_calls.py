@@ -3,11 +3,13 @@
 import random
 
 import pytest
+from hypothesis import given as generated
+from hypothesis import strategies as st
 
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.llm.repair import repair
-from ricordo.llm.written_calls import offered_name, read_text
+from ricordo.llm.written_calls import called_name, normal_name, offered_name, read_text
 from tests.campaigns.sizes import short_and_long
 from tests.llm.talk import CLOCK, WEATHER
 from tests.seams.growth import repeated, require_linear
@@ -131,6 +133,56 @@ def test_additions_around_a_name_are_removed_if_the_tool_is_then_known(
     name: str, meant: str
 ) -> None:
     assert offered_name(name, OFFERED) == meant
+
+
+_NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}(_[a-z0-9]{1,6}){0,3}", fullmatch=True)
+
+
+@generated(
+    st.lists(_NAMES, min_size=1, max_size=6, unique=True),
+    st.data(),
+    st.sampled_from(["", "functions.", "Functions.", "default_api."]),
+    st.sampled_from(["", "<|channel|>commentary", ":3", " "]),
+)
+def test_a_called_name_in_other_capitals_or_signs_means_its_tool(
+    offered: list[str], data: st.DataObject, prefix: str, suffix: str
+) -> None:
+    """It means a tool only if it can mean no other one."""
+    tool = data.draw(st.sampled_from(offered))
+    sign = data.draw(st.sampled_from(["_", "-", "", ".", " "]))
+    is_upper = data.draw(st.lists(st.booleans(), min_size=len(tool), max_size=len(tool)))
+    letters = zip(tool, is_upper, strict=True)
+    varied = "".join(letter.upper() if upper else letter for letter, upper in letters)
+    written = f"{prefix}{varied.replace('_', sign)}{suffix}"
+    called = called_name(written, offered)
+    alike = [name for name in offered if normal_name(name) == normal_name(tool)]
+    if len(alike) == 1:
+        assert called == tool
+    elif called != written:
+        assert called in alike
+    # An exact name always means itself, and an unknown one stays as it is.
+    assert called_name(tool, offered) == tool
+    unknown = data.draw(_NAMES)
+    if normal_name(unknown) not in map(normal_name, offered):
+        assert called_name(unknown, offered) == unknown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "GET-Time", "arguments": {}}</tool_call>',
+        '{"name": "functions.GetTime", "arguments": {}}',
+        "<function=Get_Time></function>",
+    ],
+)
+def test_a_written_call_may_name_its_tool_in_other_capitals(text: str) -> None:
+    reading = read_text(text, OFFERED)
+    assert [(call.name, reading.text) for call in reading.calls] == [("get_time", "")]
+
+
+def test_a_word_in_other_capitals_is_no_call_in_prose() -> None:
+    reply = ModelReply((TextPart("Get_Time() is what I would call; GET_TIME too."),))
+    assert repair(reply, list(OFFERED.values())) is reply
 
 
 # The usual suite reads few of these texts here; tests/llm/test_linear_time.py reads more of their
