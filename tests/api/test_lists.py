@@ -48,6 +48,11 @@ MORE = {
     "/users/{user_id}/blocks/{label:path}/blame": 7,  # the same, of a block that is found by its label
 }
 SEVERAL = 6
+# The parameters that hold the id of a page's neighbour.
+CURSORS = ("after", "before", "cursor")
+UNKNOWN = "00000000-0000-4000-8000-00000000dead"
+# Lists whose pages begin at a value, which need not be that of an item.
+BY_VALUE = ("/v1/tags/",)
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +177,50 @@ def test_the_measured_lists_are_long_enough_to_reveal_a_statement_for_each_item(
 ) -> None:
     long = {path for path, (_, things) in costs.items() if things >= SEVERAL}
     assert len(long) > 30, sorted(costs.keys() - long)
+
+
+def pages_of(world: World) -> list[tuple[Cell, list[str]]]:
+    """Return the lists whose pages begin or end at an id, with the names of these parameters."""
+    document = world.server.app.openapi()
+    pages: list[tuple[Cell, list[str]]] = []
+    for cell in lists_of(world):
+        parameters = document["paths"][cell.path.replace(":path", "")]["get"].get("parameters", ())
+        names = [one["name"] for one in parameters if one["name"] in CURSORS]
+        if names and cell.path not in BY_VALUE:
+            pages.append((cell, names))
+    return pages
+
+
+def items_in(answer: Any) -> list[Any]:
+    """Return the items of a list, or of the first list in a page."""
+    if isinstance(answer, list):
+        return answer
+    return next((one for one in answer.values() if isinstance(one, list)), [])
+
+
+@pytest.mark.usefixtures("costs")
+def test_a_page_after_or_before_an_unknown_id_is_empty_or_refused(world: World) -> None:
+    """A client that got the first page again would never come to the last one."""
+    values = world.own | world.shared
+    whole: list[str] = []
+    compared = 0
+    with world.server.http() as http:
+        for cell, names in pages_of(world):
+            is_adas = cell.path.startswith(("/api/you", "/v1/guardian"))
+            headers = bearer(world.ada if is_adas else OPERATOR)
+            sent = cell.parts(values)
+            url, query = sent["url"], sent["params"]
+            items = items_in(ok(http.get(url, params=query, headers=headers)))
+            first = items[0] if items and isinstance(items[0], dict) else {}
+            prefix = str(first.get("id", "agent-")).partition("-")[0]
+            unknown = f"{prefix}-{UNKNOWN}"
+            compared += bool(items)
+            for name in names:
+                answer = http.get(url, params={**query, name: unknown}, headers=headers)
+                if answer.status_code < 400 and items_in(answer.json()):
+                    whole.append(f"{cell.path} {name}")
+    assert whole == []
+    assert compared > 30
 
 
 def plans(world: World, path: str) -> list[str]:

@@ -95,14 +95,11 @@ def list_files(
     if page.order != "asc":
         listed.reverse()
     ids = [window.id for window, _ in listed]
-    if (after := page.after or cursor) in ids:
-        begin = ids.index(after) + 1
-    else:
-        begin = 0
-    if page.before in ids:
-        end = ids.index(page.before)
-    else:
-        end = len(ids)
+    after = page.after or cursor
+    if any(mark and mark not in ids for mark in (after, page.before)):
+        ids = []  # as in other lists, nothing follows an unknown id
+    begin = ids.index(after) + 1 if after in ids else 0
+    end = ids.index(page.before) if page.before in ids else len(ids)
     goes_back = bool(page.before) and not after
     if goes_back:
         begin = max(begin, end - page.limit)
