@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from anyio.from_thread import start_blocking_portal
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.routing import BaseRoute
 
 from ricordo import __version__
 from ricordo.agents import callbacks, deletion, note_taker, run_end, tracing
@@ -330,7 +331,11 @@ def create_app(
             include_plain(app, router)
     app.state.authentication = authentication = Authentication(settings)
     app.add_middleware(
-        Guard, settings=settings, authentication=authentication, **_open_routes(guarded)
+        Guard,
+        settings=settings,
+        authentication=authentication,
+        own_names=_own_names(app.routes),
+        **_open_routes(guarded),
     )
     for middleware in plugins.middleware():
         app.add_middleware(middleware)
@@ -382,6 +387,16 @@ def _open_routes(routers: Sequence[Routes]) -> dict[str, Any]:
             path: metadata for router in routers for path, metadata in router.resources.items()
         },
     }
+
+
+def _own_names(routes: Iterable[BaseRoute]) -> set[str]:
+    """Return the first names below `/v1/` of the routes whose refusals lack OpenAI's form."""
+    names: set[str] = set()
+    for route in routes:
+        path = str(getattr(route, "path", ""))
+        if path.startswith("/v1/") and not getattr(route, "has_openai_errors", False):
+            names.add(path.split("/")[2])
+    return names
 
 
 async def finish_turns(runtime: Runtime, *, must_hurry: Callable[[], bool] = lambda: False) -> None:

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from ricordo.api.answers import answer
 from ricordo.api.call import ID_PREFIXES
-from ricordo.api.guard import RETRY_AFTER, route_path, with_openai_error
+from ricordo.api.guard import RETRY_AFTER, with_openai_error
 from ricordo.api.models.base import FaultResponse
 from ricordo.api.routing import REFUSALS
 from ricordo.domain.run import INTERRUPTED
@@ -223,4 +223,4 @@ async def _unknown(request: Request, error: Exception) -> Response:
 
 
 def _answered(request: Request, content: Json, status: int) -> Response:
-    return answer(with_openai_error(content, status, route_path(request.scope)), status)
+    return answer(with_openai_error(content, status, request.scope), status)

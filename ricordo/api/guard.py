@@ -32,13 +32,12 @@ from ricordo.storage.keys import TOKEN
 _HEALTH = ("/v1/health", "/v1/health/", "/v1/health/live", "/v1/health/ready", "/health")
 # Open routes that tell a client that a server runs, and how to use it.
 OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
-# Paths whose clients read refusals in OpenAI's form: the paths of OpenAI's API that are served
-# here, and most of its other paths. `/v1/models/` with a final slash and the list of embedding
-# models belong to Letta's API.
-_OPENAI_PATH = re.compile(
-    r"/v1/(?:(?:chat|completions|responses|embeddings|moderations|images|audio|assistants|threads|vector_stores|fine_tuning"
-    r"|files|uploads|batches|realtime)(?:/|$)|models(?:$|/(?!embedding(?:/|$))[^/]))"
-)
+_FIRST_NAME = re.compile(r"/v1/([^/]+)")
+# OpenAI's paths that begin like paths of Letta's API, to which `/v1/models/` with a final slash and
+# the list of embedding models belong.
+_OPENAI_MODELS = re.compile(r"/v1/models(?:$|/(?!embedding(?:/|$))[^/])")
+# The key in a request's ASGI scope that is True if its client reads refusals in OpenAI's form.
+_FOR_OPENAI = "ricordo.openai"
 _OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -174,6 +173,9 @@ class Guard:
     of another origin, or a host name that was made to point here (DNS rebinding). Both are detected
     by their Origin and Host headers and refused. With a login's cookie, only pages of this server
     may write.
+
+    Refusals below `/v1/` have OpenAI's form too, except below `own_names`: the first names of the
+    routes that are not OpenAI's. So a path of OpenAI's API that is not served has it as well.
     """
 
     def __init__(
@@ -184,8 +186,10 @@ class Guard:
         open_paths: Iterable[str] = (),
         login: str = "",
         resources: Mapping[str, str] | None = None,
+        own_names: Iterable[str] = (),
     ) -> None:
         self._app = app
+        self._own_names = frozenset(own_names)
         self._resources = resources or {}
         self._login = login
         self._open_paths = frozenset((*OPEN_PATHS, *open_paths))
@@ -196,6 +200,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
+        if scope["type"] == "http":
+            scope[_FOR_OPENAI] = self._is_for_openai(route_path(scope))
         # A request that this server sends to itself already has its caller's scope.
         if scope["type"] != "http" or REQUEST_SCOPE in scope:
             await self._app(scope, receive, send)
@@ -209,7 +215,7 @@ class Guard:
             caller = scope.get(REQUEST_SCOPE)
             if caller and caller.limits and path not in self._open_paths:
                 if seconds := self._limits.count(caller.limits):
-                    await _too_often(seconds, path)(scope, receive, send)
+                    await _too_often(seconds, scope)(scope, receive, send)
                     return
                 if max_bytes := caller.limits.max_body_bytes or self._max_body_bytes:
                     receive = limit_body(scope, receive, max_bytes)
@@ -226,10 +232,16 @@ class Guard:
         """Return the answer to a refused request; a browser without a key is sent to the login."""
         status, detail = refusal
         if status != 401:
-            return refuse(status, detail, path=path)
+            return refuse(status, detail, scope=scope)
         if self._login and _is_navigation(scope):
             return self._to_login(scope)
-        return refuse(status, detail, self._challenge(scope, path), path=path)
+        return refuse(status, detail, self._challenge(scope, path), scope=scope)
+
+    def _is_for_openai(self, path: str) -> bool:
+        name = _FIRST_NAME.match(path)
+        if name is None:
+            return False
+        return name[1] not in self._own_names or _OPENAI_MODELS.match(path) is not None
 
     def _challenge(self, scope: Scope, path: str) -> dict[str, str] | None:
         """Return the path's header that tells a client how to log in, if there is one."""
@@ -456,7 +468,7 @@ def _is_navigation(scope: Scope) -> bool:
 
 
 def refuse(
-    status: int, detail: str, headers: dict[str, str] | None = None, *, path: str = ""
+    status: int, detail: str, headers: dict[str, str] | None = None, *, scope: Scope | None = None
 ) -> Response:
     """Return a refusal for a request that reaches no route; OpenAI's clients read `error` in it.
 
@@ -464,22 +476,21 @@ def refuse(
         status: The HTTP status.
         detail: The sentence for people.
         headers: Further headers.
-        path: The request's path, as `route_path` returns it. Only paths that match
-            `_OPENAI_PATH` get `error`.
+        scope: The ASGI scope of the request; None for a route that is not OpenAI's.
     """
-    content = with_openai_error({"detail": detail}, status, path)
+    content = with_openai_error({"detail": detail}, status, scope or {})
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
-def with_openai_error(content: dict[str, Any], status: int, path: str) -> dict[str, Any]:
-    """Return the refusal, with OpenAI's form under `error` if the path is one of OpenAI's API.
+def with_openai_error(content: dict[str, Any], status: int, scope: Scope) -> dict[str, Any]:
+    """Return the refusal, with OpenAI's form under `error` if the path may be one of OpenAI's API.
 
     Args:
         content: The refusal, whose `detail` is the sentence for people. It is not changed.
         status: The HTTP status, which decides OpenAI's type of the error.
-        path: The request's path, as `route_path` returns it.
+        scope: The ASGI scope of the request, which has passed the guard.
     """
-    if not _OPENAI_PATH.match(path):
+    if not scope.get(_FOR_OPENAI):
         return content
     return content | openai_error(content["detail"], openai_type(status))
 
@@ -505,8 +516,8 @@ def openai_error(
     return {"error": {"type": kind, "message": text, "param": param, "code": code}}
 
 
-def _too_often(seconds: int, path: str) -> Response:
-    return refuse(429, _TOO_OFTEN.format(seconds), {"retry-after": str(seconds)}, path=path)
+def _too_often(seconds: int, scope: Scope) -> Response:
+    return refuse(429, _TOO_OFTEN.format(seconds), {"retry-after": str(seconds)}, scope=scope)
 
 
 def _is_near(scope: Scope) -> bool:

@@ -183,7 +183,7 @@ class GuardedRoute(Route):
             send: The `send` of ASGI. The answer gets a header with the warnings of the request.
         """
         if refusal := refusal_of(scope, self.scopes):
-            await refuse(*refusal)(scope, receive, send)
+            await refuse(*refusal, scope=scope)(scope, receive, send)
             return
         body = CountedBody(receive, LARGE_BODIES)
         reasons: dict[str, dict[str, None]] = {}
@@ -561,4 +561,4 @@ def _too_long(scope: Scope) -> Response:
     headers = {"connection": "close"} | {
         name.decode(): text.decode() for name, text in _SECURITY_HEADERS
     }
-    return refuse(413, message, headers, path=route_path(scope))
+    return refuse(413, message, headers, scope=scope)

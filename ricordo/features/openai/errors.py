@@ -46,6 +46,7 @@ class OpenAIRoute(GuardedRoute):
     """A route whose refusals have OpenAI's shape."""
 
     validated_class = OpenAIValidatedRoute
+    has_openai_errors = True
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, or refuse it in OpenAI's shape if the caller lacks a scope.

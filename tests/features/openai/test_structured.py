@@ -6,10 +6,13 @@ not support schemas.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal
 
+import openai.resources
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -421,6 +424,28 @@ def test_requests_of_other_clients_get_structured_answers(scene: Scene, name: st
 # Errors and embeddings.
 
 
+def paths_of_openais_client() -> set[str]:
+    """Return the paths below `/v1` that the installed client of OpenAI can request."""
+    call = re.compile(
+        r'self\._(?:get|post|put|patch|delete|get_api_list)\(\s*(?:\w+\()?f?"(/[^"]+)"'
+    )
+    sources = Path(openai.resources.__path__[0]).rglob("*.py")
+    paths = {path for source in sources for path in call.findall(source.read_text("utf-8"))}
+    return {f"/v1{re.sub(r'{[^}]*}', 'x', path.partition('?')[0])}" for path in paths}
+
+
+def test_each_path_of_openais_client_has_its_errors_or_is_one_of_lettas(scene: Scene) -> None:
+    paths = paths_of_openais_client()
+    assert len(paths) > 60
+    without: set[str] = set()
+    for path in sorted(paths):
+        answer = scene.http.get(path, headers={"authorization": "Bearer wrong"})
+        if answer.status_code >= 400 and "error" not in answer.json():
+            without.add(path.split("/")[2])
+    # Letta has paths that begin with these names too.
+    assert without <= {"agents", "conversations", "skills"}
+
+
 def test_every_error_on_openai_paths_has_openais_format(scene: Scene) -> None:
     agent, long = agent_of(scene), "x" * 100
     cases: list[tuple[str, str, Any, int]] = [
@@ -463,7 +488,7 @@ def test_every_error_on_openai_paths_has_openais_format(scene: Scene) -> None:
         assert set(error) == {"message", "type", "param", "code"}, where
         assert error["message"], where
         assert error["type"].endswith("_error"), where
-    for path in ("/v1/agents/x/y", "/v1/chatter"):
+    for path in ("/v1/agents/x/y", "/v1/blocks/x/y", "/users/x/y/z"):
         assert "error" not in scene.http.get(path).json()
     too_long = scene.http.post("/v1/chat/completions", content=b" " * (40 * 1024 * 1024))
     assert (too_long.status_code, "error" in too_long.json()) == (413, True)
