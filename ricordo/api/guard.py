@@ -6,7 +6,7 @@ page of another origin.
 
 import re
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
@@ -36,8 +36,8 @@ _FIRST_NAME = re.compile(r"/v1/([^/]+)")
 # OpenAI's paths that begin like paths of Letta's API, to which `/v1/models/` with a final slash and
 # the list of embedding models belong.
 _OPENAI_MODELS = re.compile(r"/v1/models(?:$|/(?!embedding(?:/|$))[^/])")
-# The key in a request's ASGI scope that is True if its client reads refusals in OpenAI's form.
-_FOR_OPENAI = "ricordo.openai"
+# The key in a request's ASGI scope of the names that begin paths of other APIs than OpenAI's.
+_OWN_NAMES = "ricordo.own_names"
 _OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -200,8 +200,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        if scope["type"] == "http":
-            scope[_FOR_OPENAI] = self._is_for_openai(route_path(scope))
+        scope[_OWN_NAMES] = self._own_names
         # A request that this server sends to itself already has its caller's scope.
         if scope["type"] != "http" or REQUEST_SCOPE in scope:
             await self._app(scope, receive, send)
@@ -236,12 +235,6 @@ class Guard:
         if self._login and _is_navigation(scope):
             return self._to_login(scope)
         return refuse(status, detail, self._challenge(scope, path), scope=scope)
-
-    def _is_for_openai(self, path: str) -> bool:
-        name = _FIRST_NAME.match(path)
-        if name is None:
-            return False
-        return name[1] not in self._own_names or _OPENAI_MODELS.match(path) is not None
 
     def _challenge(self, scope: Scope, path: str) -> dict[str, str] | None:
         """Return the path's header that tells a client how to log in, if there is one."""
@@ -478,21 +471,29 @@ def refuse(
         headers: Further headers.
         scope: The ASGI scope of the request; None for a route that is not OpenAI's.
     """
-    content = with_openai_error({"detail": detail}, status, scope or {})
+    content = with_openai_error({"detail": detail}, status, scope)
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
-def with_openai_error(content: dict[str, Any], status: int, scope: Scope) -> dict[str, Any]:
+def with_openai_error(content: dict[str, Any], status: int, scope: Scope | None) -> dict[str, Any]:
     """Return the refusal, with OpenAI's form under `error` if the path may be one of OpenAI's API.
 
     Args:
         content: The refusal, whose `detail` is the sentence for people. It is not changed.
         status: The HTTP status, which decides OpenAI's type of the error.
-        scope: The ASGI scope of the request, which has passed the guard.
+        scope: The ASGI scope of the request, which has reached the guard; None for a route that is
+            not OpenAI's.
     """
-    if not scope.get(_FOR_OPENAI):
+    if not scope or not _may_be_openais(route_path(scope), scope.get(_OWN_NAMES, ())):
         return content
     return content | openai_error(content["detail"], openai_type(status))
+
+
+def _may_be_openais(path: str, own_names: Container[str]) -> bool:
+    name = _FIRST_NAME.match(path)
+    if name is None:
+        return False
+    return name[1] not in own_names or _OPENAI_MODELS.match(path) is not None
 
 
 def openai_type(status: int) -> str:
