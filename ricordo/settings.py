@@ -256,7 +256,9 @@ class Settings(BaseSettings):
         "Folders for remotes on this machine, separated by colons. By default <data>/remotes."
     )
     daily_tokens: int | None = about(
-        "Tokens that all agents may use in a day (UTC); background work stops at 80 %.", ge=1
+        "Tokens that all agents of an organization may use in a day (UTC); background work stops at "
+        "80 %.",
+        ge=1,
     )
     traces: Literal["off", "errors", "all"] = about(
         "Which model calls are stored for GET /v1/steps/{id}/trace: none (off), failed ones "

@@ -449,7 +449,7 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
     else:
         settings = {}
     # A deleted block that was restored under another label already has the old id.
-    if last_deleted and not blocks.is_there(tx, last_deleted.block_id):
+    if last_deleted and not blocks.lock_if_exists(tx, last_deleted.block_id):
         settings["id"] = last_deleted.block_id
     block = make(tx, chain, label, text=text, metadata=metadata, settings=settings, is_revival=True)
     proposals.reopen(tx, chain.id, label)

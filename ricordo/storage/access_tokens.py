@@ -1,4 +1,4 @@
-"""Queries of access tokens.
+"""Queries of access tokens, with which web pages of one origin use certain agents.
 
 Tokens are rows of the table of API keys. They are looked up, expire and are erased like keys.
 """

@@ -82,7 +82,8 @@ def newest_conversation(
 def last_turn_at(tx: Transaction, user_id: str) -> int | None:
     """Return the end of the user's last turn, in microseconds UTC.
 
-    Turns in hidden conversations do not count.
+    Turns of background tasks, which run in hidden copies of conversations, do not count. Turns in
+    deleted conversations count until these are purged.
 
     Args:
         tx: The transaction, or a read.

@@ -1,8 +1,8 @@
 """Access to agents.
 
-By default everybody in an agent's organization may use it. If users are attached
-to the agent, only they, administrators and developers may use it. Statements that find agents and
-their conversations contain this condition, so every request checks it.
+By default everybody in an agent's organization may use it. If users are attached to the agent, only
+they, administrators and developers may use it. Statements that find agents and their conversations
+contain this condition, so every request checks it.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """Agents with their attachments.
 
-Loading an agent for a turn takes three statements. Loading any number of agents for an answer takes
-three too. It takes one more if calls wait for an answer, and one more if a list has long texts.
+Loading an agent for a turn takes three statements, and one more if the agent works on another
+agent's memory. Loading any number of agents for an answer takes three too. It takes one more if
+calls wait for an answer, and one more if a list has long texts.
 """
 
 from collections.abc import Sequence

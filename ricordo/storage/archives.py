@@ -163,13 +163,17 @@ def require_changes(scope: Scope, archive: Archive) -> None:
     Raises:
         Forbidden: The caller may not change it.
     """
-    is_of_user = (archive.created_by or "").startswith("user-")
     if scope.subject_id is None or scope.role == "admin" or archive.created_by == scope.user_id:
         return
-    if is_of_user or scope.role != "developer":
+    if (archive.created_by or "").startswith("user-"):
         raise Forbidden(
             "Another user created this archive, so your key cannot change it. Ask that user, or "
             "an administrator."
+        )
+    if scope.role != "developer":
+        raise Forbidden(
+            "No user created this archive, so only developers and administrators may change it. "
+            "Ask one of them."
         )
 
 

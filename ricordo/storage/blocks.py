@@ -2,8 +2,9 @@
 
 Edits of core memory are written here. The caller passes the metadata of its change. Each write
 checks the block's policy, brings texts into normal form, removes secrets, and adds a version to the
-block's chain, all in one transaction. Three other writers check less: commits that come by git
-(`git_objects.py`), restored memory archives, and erasure (`rewriting.py`).
+block's chain, all in one transaction. Changes of settings go into a log. Three other writers check
+less: commits that come by git (`git_objects.py`), restored memory archives, and erasure
+(`rewriting.py`).
 """
 
 import logging
@@ -382,8 +383,8 @@ def lock(tx: Transaction, id: str) -> None:
     tx.lock(_LOCK, {"id": id})
 
 
-def is_there(tx: Transaction, id: str) -> bool:
-    """Return True if the block exists, and lock it.
+def lock_if_exists(tx: Transaction, id: str) -> bool:
+    """Lock the block, and return True; return False if it does not exist.
 
     Args:
         tx: The transaction.
@@ -763,7 +764,7 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     chain = _locked(tx, block.chain_id)
     metadata.require(block.label, block.rule, chain)
     if not tx.run(_DELETE, {"block_id": block.id, "expected": block.version}):
-        if not is_there(tx, block.id):
+        if not lock_if_exists(tx, block.id):
             return  # another transaction was faster
         # Do not delete a block that has changed, since its last version would record a state that
         # never existed.

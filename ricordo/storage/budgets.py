@@ -1,4 +1,4 @@
-"""Daily token budgets (UTC), one for all users together and one for each agent.
+"""Daily token budgets (UTC), one for all agents of an organization and one for each agent.
 
 Background work stops first, at 80 %; from 100 % on no turn begins. A budget never stops a running
 turn. Without a budget the check costs nothing.
@@ -73,7 +73,7 @@ def require_budget(
 
 
 def require_common_budget(tx: Transaction, settings: Settings, organization_id: str) -> None:
-    """Raise BudgetSpent if the budget of all agents is used up.
+    """Raise BudgetSpent if the common budget of the organization's agents is used up.
 
     Args:
         tx: The transaction, or a read.

@@ -183,8 +183,8 @@ def recent_conversations(
             *in_scope(conversations, scope),
             *may_use(scope, conversations.c.agent_id),
             conversations.c.deleted_at.is_(None),
-            # A user's first conversation with an agent has the flag `hidden`, since it is named
-            # only through its agent.
+            # A user's first conversation with an agent has the flag `hidden`, since clients reach
+            # it through the agent and not through lists of conversations.
             or_(
                 conversations.c.hidden.is_(False),
                 and_(

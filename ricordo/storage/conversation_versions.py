@@ -181,15 +181,15 @@ class TurnVersions:
     """The conversations that continue the same messages in different ways, in order of time."""
 
     ids: Sequence[str]
-    here: int  # index of the shown conversation
+    shown_index: int  # the index of the shown conversation in `ids`
 
     @property
     def previous(self) -> str | None:
-        return self.ids[self.here - 1] if self.here else None
+        return self.ids[self.shown_index - 1] if self.shown_index else None
 
     @property
     def following(self) -> str | None:
-        return self.ids[self.here + 1] if self.here + 1 < len(self.ids) else None
+        return self.ids[self.shown_index + 1] if self.shown_index + 1 < len(self.ids) else None
 
 
 @dataclass(frozen=True, slots=True)

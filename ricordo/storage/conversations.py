@@ -365,7 +365,7 @@ def change(tx: Transaction, id: str, **columns: Any) -> None:
 
 
 def flag_untold(tx: Transaction, agent_id: str, user_id: str) -> None:
-    """Let the next turn with the user, in any conversation, report rejections.
+    """Let the next turn with the user, in any conversation, report rejections to the agent.
 
     Args:
         tx: The transaction.

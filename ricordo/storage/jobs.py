@@ -297,7 +297,7 @@ def is_due(tx: Transaction) -> bool:
 
 
 def claim(tx: Transaction, worker: str, limit: int) -> list[Job]:
-    """Claim at most `limit` due jobs, the longest waiting first, one for each key.
+    """Claim at most `limit` due jobs, the longest waiting first, at most one for each key.
 
     Args:
         tx: The transaction.

@@ -103,11 +103,11 @@ def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, ChainOw
 def waiting_by_owner(
     tx: Transaction, scope: Scope, limit: int, *, without: str | None = None
 ) -> list[tuple[ChainOwner, int]]:
-    """Return the owners with their numbers of waiting changes, the largest number first.
+    """Return the owners with their numbers of waiting proposals, the largest number first.
 
     Args:
         tx: The transaction.
-        scope: The caller; changes that the caller may not see do not count.
+        scope: The caller; proposals that the caller may not see do not count.
         limit: The most owners.
         without: The id of an owner to leave out, such as the caller's user; None: no owner.
     """

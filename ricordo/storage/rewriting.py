@@ -88,8 +88,8 @@ ChangeText = Callable[[Place, str], str]
 class TextChanges:
     """Functions that change the texts of a chain.
 
-    `text` changes the texts of blocks, `words` texts about changes (such as reasons), and
-    `settings` JSON.
+    `text` changes the texts of blocks. `words` changes texts about changes, such as reasons.
+    `settings` changes settings, which are JSON.
     """
 
     text: ChangeText
@@ -99,7 +99,10 @@ class TextChanges:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenChain:
-    """The outcome: the number of changed versions, blocks and proposals, and the new head."""
+    """The numbers of changed versions, blocks and proposals, and the chain's new head.
+
+    `dropped_proposals` are the ids of deleted proposals, which count as changed too.
+    """
 
     versions: int = 0
     blocks: int = 0

@@ -40,7 +40,9 @@ def test_only_makers_and_those_who_build_change_a_shared_archive(
         if maker in changes:
             archives.require_changes(caller, archive)
         else:
-            with pytest.raises(Forbidden, match="Another user created this archive"):
+            is_of_user = maker is not None and maker.startswith("user-")
+            creator = "Another user" if is_of_user else "No user"
+            with pytest.raises(Forbidden, match=f"{creator} created this archive"):
                 archives.require_changes(caller, archive)
 
 

@@ -44,6 +44,7 @@ class DatabaseStatus:
     """The result of `check`.
 
     Attributes:
+        state: A usable database is "sound" on SQLite, and "shared" on PostgreSQL.
         reason: The fault of a broken database.
         schema: The version of the schema; 0: none yet.
         size: The size in bytes.

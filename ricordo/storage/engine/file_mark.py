@@ -68,6 +68,8 @@ class DatabaseMark:
 
 @dataclass(frozen=True, slots=True)
 class _Signs:
+    """The values of a mark, as they are in the database."""
+
     identity: int
     session: int
     phase: int

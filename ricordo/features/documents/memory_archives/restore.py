@@ -279,7 +279,7 @@ def _restore_blocks(
         record.block(chain.organization_id, chain.id, texts[record.label][2]) for record in records
     ]
     for block in restored:
-        if blocks.is_there(tx, block.id):
+        if blocks.lock_if_exists(tx, block.id):
             raise _known_here(f'the block "{block.label}"')
     blocks.ROWS.insert(tx, *restored)
     for block in restored:

@@ -97,7 +97,7 @@ def _supported(reading: Reading, draft: FactDraft) -> FactDraft | None:
 
 
 def _known(draft: FactDraft, live: Sequence[UserFact]) -> UserFact | None:
-    """Return a live fact that says the same thing, preferably a current one."""
+    """Return a current or proposed fact that says the same thing, preferably a current one."""
     same = [fact for fact in live if relation_of(draft, fact, live) == "same"]
     return next((fact for fact in same if fact.state == "current"), same[0] if same else None)
 
@@ -171,7 +171,7 @@ def _add(
     *,
     is_direct: bool,
 ) -> list[UserFact]:
-    """Insert a new fact, and return all live facts."""
+    """Insert a new fact, and return all current and proposed facts."""
     met = next(
         (older for older in live if relations[older.id] in ("contradicts", "more_precise")), None
     )
@@ -197,11 +197,10 @@ def settle(
     A fact about an earlier time than a current fact that it contradicts becomes ended itself.
 
     Args:
-        tx: The transaction, which has locked the user.
-        fact: The stored fact, in its old state.
-        live: The user's current and proposed facts; `fact` may be one of them.
-        relations: The relation of `fact` to each live fact, by id. If there is none, both hold.
-        resolved_by: The id of the person who decided; None if the policy did.
+        tx: The transaction, which has locked the user. fact: The stored fact, in its old state.
+        live: The user's current and proposed facts; `fact` may be one of them. relations: The
+        relation of `fact` to each of these facts, by id. If there is none, both hold. resolved_by:
+        The id of the person who decided; None if the policy did.
     """
     now = tx.clock.now()
     fact = replace(fact, state="current", resolved_at=now, resolved_by=resolved_by)
