@@ -1,8 +1,9 @@
 """The background work of a server, and on PostgreSQL the distribution of its jobs.
 
-On PostgreSQL each server has a worker of the library procrastinate. The library decides which
-worker gets the next wake-up, and handles one wake-up of each key at a time. The job's row in our
-table says whether it may be claimed, and how it ended. A race, a cut connection or a frozen server
+On PostgreSQL each server has a worker of the library procrastinate. Its queue holds wake-ups: rows
+that name one of our due jobs. The library decides which worker gets the next wake-up, and handles
+one wake-up of each key at a time. The job's row in our table says whether the job may be claimed,
+and how it ended. A race, a cut connection or a frozen server
 may lose a wake-up. Its job then runs later, but no job is lost.
 """
 
@@ -85,7 +86,7 @@ class PostgresWorker:
         except Exception as error:
             reason = (
                 "The connections of the job queue could not be opened. "
-                "See that PostgreSQL takes some more of them."
+                "Let PostgreSQL accept a few more connections."
             )
             raise Unavailable(reason) from error
         await self._worker.open()
@@ -169,7 +170,7 @@ class PostgresWorker:
 
 
 class _SteadyManager:
-    """procrastinate's manager of its rows, which handles the errors that would end a worker."""
+    """Wraps procrastinate's job manager, and handles errors that would end a worker."""
 
     def __init__(self, manager: Any, store: Store) -> None:
         self._manager = manager
@@ -224,7 +225,7 @@ class _SteadyManager:
         Args:
             worker_id: procrastinate's number of this worker.
         """
-        failed = "the queue's worker gave no sign; it is tried again"
+        failed = "the heartbeat of the queue's worker could not be saved; it is tried again"
         await self._write(lambda tx: wake_ups.keep_worker(tx, worker_id), failed)
 
     async def _write(self, work: Callable[[Transaction], None], failed: str) -> None:

@@ -405,7 +405,8 @@ def describe(error: BaseException) -> dict[str, str]:
     """Return the error for the job's row: its type, and its message without secrets.
 
     Args:
-        error: The error of a handler. If it is not ours, its message is redacted strictly.
+        error: The error of a handler. The message of one that is no RicordoError is redacted
+            strictly.
 
     Returns:
         `type`, and `message` of at most 400 characters.
@@ -430,7 +431,7 @@ def retry_after(attempt: int) -> int:
 def _pause_of_busy(job: Job, now: int) -> int:
     """Return the microseconds until a job retries a busy conversation.
 
-    The pause is a tenth of the job's age, but from 1 to 30 seconds.
+    The pause is a tenth of the job's age, at least 1 second and at most 30 seconds.
     """
     return min(max(_LEAST_PAUSE, (now - job.created_at) // 10), _LONGEST_PAUSE)
 

@@ -1,7 +1,8 @@
 """Rows for documents that one-off agents read, and for the blocks of these documents.
 
-Each file that an agent with sleeptime agents can read gets one row, which contains the progress of
-the reading. Files in a user's folder get none.
+A one-off agent is created to read one file, and is deleted after that. Each file that an agent with
+sleeptime agents can read gets one row, which contains the progress of the reading. Files in a
+user's folder get none.
 """
 
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ TABLES = (readings, document_blocks)
 class Reading:
     """A file that the one-off agent `reader_id` reads for an agent.
 
-    `portions_done` counts the portions that it has read.
+    `portions_done` counts the portions that it has read, `attempts` the failures of the next one.
     """
 
     id: str
@@ -129,7 +130,7 @@ save = _READINGS.updates("status", "portions_done", "attempts", locked=None)
 def unread(tx: Transaction) -> list[tuple[str, str, str, str]]:
     """Return organization, agent, folder and file for each file that has no reading.
 
-    Only agents with sleeptime agents count. At most 500 files are returned, oldest first.
+    Only files of agents with sleeptime agents count. At most 500 files are returned, oldest first.
 
     Args:
         tx: The transaction, or a read.

@@ -42,8 +42,8 @@ FREQUENCY = 5  # turns; the default of the retired Letta V1 server
 class PairKind:
     """The parts of a new pair.
 
-    These are the sleeptime agent's type, the text of its block `memory_persona`, and the settings
-    of the group of both agents.
+    These are the sleeptime agent's type, the name of the text in its block `memory_persona`, the
+    fields of the group of both agents, and further settings of the sleeptime agent.
     """
 
     agent_type: AgentType
@@ -72,7 +72,7 @@ _VOICE = PairKind(
 
 
 class PairFollower:
-    """Keeps pairs together: see `AgentFollower`."""
+    """Creates, switches and deletes the pairs of agents: see `AgentFollower`."""
 
     def set_sleeptime(
         self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool

@@ -139,7 +139,7 @@ class _TurnEnd:
 
 
 class Talk(LiveRun):
-    """A talk of this process."""
+    """A talk that runs in this process."""
 
     def __init__(self, runtime: Runtime, started: StartedTalk) -> None:
         super().__init__(runtime, started.run, self._talk)

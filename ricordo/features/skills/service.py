@@ -82,8 +82,8 @@ def open_owner(
         kind: The kind of owner.
         id: The user's id or identifier, or the agent's id. It is ignored for an organization, which
             is always the caller's.
-        makes: Whether a missing user and a missing chain are created. Otherwise the chain of an
-            owner without one is not stored.
+        makes: Whether a missing user and a missing chain are created. Otherwise an owner without a
+            chain gets one that is not stored.
 
     Raises:
         NotFound: if there is no such user or agent.

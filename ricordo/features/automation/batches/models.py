@@ -65,7 +65,7 @@ class BatchRequest(RequestModel):
 class BatchResponse(JobResponse):
     """A batch. `metadata` counts its requests by status.
 
-    A single batch also has the errors of its failed requests.
+    If the batch is retrieved by its id, `metadata` also has the errors of its failed requests.
     """
 
     job_type: Literal["batch"] = "batch"  # type: ignore[assignment]

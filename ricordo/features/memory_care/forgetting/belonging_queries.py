@@ -26,7 +26,7 @@ from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains
 _OF_USER = ("user_id", "sender_id", "owner_id")
 # Columns that name a row's owner. They count even if they are no foreign keys.
 _NAMED = {"run_id": "runs", "conversation_id": "conversations", "agent_id": "agents"}
-# Tables that are skipped: those of accounts, of the search index, and of chains. Chains have a
+# Tables that are skipped: those of accounts, notifications, tools and chains. Chains have a
 # separate source.
 _LEFT_OUT = frozenset(
     "agents_blocks api_keys audit_people blobs blocks blocks_log chains commits decision_links"

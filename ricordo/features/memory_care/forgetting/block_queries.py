@@ -206,11 +206,11 @@ def _changes(
 
 
 def labels_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]:
-    """Return the names of the user's blocks that mention the fact. Forgetting changes no names.
+    """Return the block names that mention the fact. Forgetting changes no names.
 
     Args:
         tx: The transaction.
-        owned: The area, with the chains.
+        owned: The area, with the chains whose blocks count.
         needle: The fact.
     """
     statement = select(blocks.c.label).where(blocks.c.chain_id.in_(owned.chains)).distinct()

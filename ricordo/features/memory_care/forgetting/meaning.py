@@ -1,7 +1,8 @@
 """Find sentences that express a fact in other words, by vectors of the embedded model.
 
-The vectors need no network and no index, so every text that is searched by words is also searched
-by meaning. Such matches are only suggestions, among which the owner chooses.
+The vectors need no network and no index. So texts that are searched by words are also searched by
+meaning, up to `MOST_COMPARED` sentences. Such matches are only suggestions, among which the owner
+chooses.
 """
 
 from collections.abc import Sequence
