@@ -21,7 +21,8 @@ _LATER = 503
 class RefusedByApi(RicordoError):
     """A refusal of the API.
 
-    `status` and `detail` are those of the API's answer, and `content` is the whole answer.
+    `status` is that of the API's answer, but 404 for a malformed id. `content` is the whole answer.
+    The message is the answer's sentence, without a code in front.
     """
 
     def __init__(self, status: int, content: Any) -> None:

@@ -113,8 +113,8 @@ def _matching(
 ) -> list[str]:
     """Return the ids of the agents with these tags, oldest first.
 
-    Only agents that the caller may use are returned. The sender is excluded. Without tags, hidden
-    agents and sleeptime agents are excluded too.
+    Only agents that the caller may use are returned. The sender is excluded. If no tags are given,
+    hidden agents and sleeptime agents are excluded too.
     """
     conditions = [agent_lookup.is_other_than(own_id)]
     if match_some:

@@ -80,7 +80,8 @@ class GroupRequest(RequestModel):
 class GroupUpdate(RequestModel):
     """Changes to a group.
 
-    An omitted field keeps its value; 0, null and [] are values.
+    An omitted field keeps its value. So does null, except that `hidden` becomes false. An empty
+    list removes all members or blocks. In `manager_config`, null is a value of a setting.
     """
 
     ignored: ClassVar = IN_ONE_PROJECT
@@ -93,7 +94,11 @@ class GroupUpdate(RequestModel):
 
 
 class GroupResponse(ResponseModel):
-    """A group. `turns_counter` and `last_processed_message_id` describe the caller's talk."""
+    """A group.
+
+    `turns_counter` and `last_processed_message_id` say how far sleeptime agents have followed the
+    caller's conversations.
+    """
 
     id: str
     manager_type: ManagerType

@@ -344,7 +344,7 @@ def history_of_talk(
 
 
 async def deliver(runtime: Runtime, scope: Scope, run: Run) -> list[str]:
-    """Store the talk's texts with all agents that have not heard them.
+    """Store the talk's texts in the conversations of all agents that have not heard them.
 
     A supervisor's group has nothing to deliver, since its members have the supervisor's question.
 

@@ -79,7 +79,7 @@ def _read(archive: zipfile.ZipFile) -> dict[str, str]:
 
 
 def _require_safe(entry: zipfile.ZipInfo) -> None:
-    """Raise Invalid for an entry that is not a file or folder below the folder of the zip file."""
+    """Raise Invalid for a link, a device, or a path that leads out of the zip file's folder."""
     # Check the original name too: `filename` is cut at a NUL, and has this system's separator
     # replaced by "/".
     name = entry.orig_filename

@@ -14,7 +14,7 @@ _SCHEDULE_LIMIT = 100  # of one agent
 
 @router.get("")
 async def list_schedules(request: Request) -> Response:
-    """The schedules that the caller sees, agent by agent."""
+    """Show the schedules that the caller sees, agent by agent."""
     api = Api(request)
     after = request.query_params.get("after")
     # Read one more agent than the page shows, which tells if there is another page.

@@ -147,9 +147,9 @@ def job_of(
 def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | None:
     """Mark this time as being sent, and plan the next time. A second call changes nothing.
 
-    Returns None if there is nothing to send. Then the schedule is deleted, or this time is finished
-    or replaced by a later one. Or a recurring schedule's time is more than a day ahead, since it
-    was planned by a wrong clock.
+    Returns None if there is nothing to send: the schedule was deleted, this time is finished, or a
+    later time has replaced it. Returns None also if a recurring schedule's time is more than a day
+    ahead, since a wrong clock planned it.
 
     Args:
         tx: The transaction.

@@ -1,4 +1,4 @@
-"""Queries of erasure: hide a user, find the user's traces, and erase or cover them.
+"""Queries of erasure: find the rows of a user, and erase or cover them.
 
 Reads scan some ten thousand rows at a time and block no writer. They use no index, since they run
 rarely. A function that changes rows changes one portion, and records its work in the erasure. The
@@ -78,6 +78,7 @@ JOBS = select(jobs.c.seq, jobs.c.id, jobs.c.user_id, jobs.c.key, jobs.c.payload)
 
 
 def tables_of_rows() -> list[Table]:
+    """Return the tables whose rows are deleted with the user."""
     return [
         table
         for table in metadata.sorted_tables
@@ -86,6 +87,7 @@ def tables_of_rows() -> list[Table]:
 
 
 def columns_to_blank() -> list[Column[Any]]:
+    """Return the columns from which the user's id is removed."""
     columns = (
         column
         for table in metadata.sorted_tables
@@ -100,14 +102,17 @@ def columns_to_blank() -> list[Column[Any]]:
 
 
 def columns_that_remain() -> list[Column[Any]]:
-    return [table.c.author_id for table in metadata.sorted_tables if _goes(table, "author_id")]
+    """Return the columns with authors of rows that may have to stay; the receipt counts these."""
+    return [
+        table.c.author_id for table in metadata.sorted_tables if _deletes_rows(table, "author_id")
+    ]
 
 
 def _owners(table: Table) -> list[Column[Any]]:
-    return [table.c[name] for name in ("user_id", "sender_id") if _goes(table, name)]
+    return [table.c[name] for name in ("user_id", "sender_id") if _deletes_rows(table, name)]
 
 
-def _goes(table: Table, name: str) -> bool:
+def _deletes_rows(table: Table, name: str) -> bool:
     return name in table.c and erasure_of(table.c[name]) == "delete"
 
 
@@ -341,7 +346,7 @@ def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:
 
 
 def purge_traces(tx: Transaction, erasure: Erasure) -> bool:
-    """Delete some traces of the erasure's agents that were written since it began.
+    """Delete some traces of the erasure's agents, from the user's first row on.
 
     Args:
         tx: The transaction.
@@ -469,7 +474,7 @@ def erase_user(tx: Transaction, erasure: Erasure, remaining: Counter[str]) -> No
     Args:
         tx: The transaction.
         erasure: The erasure, which is changed and not stored here.
-        remaining: The number of rows that could not be removed, by table.
+        remaining: The number of rows that could not be removed, by table and column.
     """
     erasure.removed["users"] += tx.run(delete(users).where(users.c.id == erasure.user_id))
     erasure.is_erased = True

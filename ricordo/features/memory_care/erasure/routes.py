@@ -66,7 +66,7 @@ class ReceiptResponse(ErasureFacts):
 
 
 class ErasureResponse(ResponseModel):
-    """An erasure in progress; nobody can see the user any more.
+    """An erasure in progress. If a whole user is forgotten, nobody can see the user any more.
 
     `receipt` is the path of the receipt.
     """

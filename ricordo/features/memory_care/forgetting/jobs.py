@@ -347,7 +347,7 @@ def _end_added_texts(
 
 
 def _add_rule(tx: Transaction, forgetting: Forgetting) -> None:
-    """Add the rule against remembering the fact again. If there is no room, the receipt says so."""
+    """Add the rule against remembering the fact again. If it is refused, the receipt says so."""
     try:
         rules.add_rule(tx, forgetting)
     except (Invalid, Forbidden) as error:

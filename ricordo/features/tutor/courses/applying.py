@@ -211,7 +211,7 @@ def store_course(
     course: Course,
     prepared: Sequence[tuple[AgentSpec, ModelInfo]],
 ) -> StoredCourse:
-    """Create or change the course's agents, blocks and record to those of its file.
+    """Bring the course's agents, blocks and record in line with its file.
 
     Args:
         tx: The transaction.

@@ -38,7 +38,7 @@ class IdleTrigger(RequestPart):
 
 
 class TaskRequest(RequestModel):
-    """An agent's task for each user who talked with it within `active_days`."""
+    """An agent's task for each user who talked with the agent in the last `active_days` days."""
 
     name: str = Field(pattern=f"^{_NAME}$", description="Small letters, digits, dots and dashes.")
     agent_id: str = Field(max_length=300)
