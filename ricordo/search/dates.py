@@ -48,7 +48,7 @@ Days = tuple[date, date]  # half-open
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _NamedTime:
     """A time at text[start:end], with the days that it may mean."""
 
     start: int
@@ -142,13 +142,13 @@ def named_times(query: str, now: int) -> list[tuple[int, int]]:
         text = _HIER.sub("yesterday", text)  # in German and Dutch it means "here"
     today = (_EPOCH + timedelta(microseconds=now)).date()
     is_written_as_name = _NAME_INSIDE.search(query[:QUERY_LENGTH]) is not None
-    groups: list[_Found] = []
+    groups: list[_NamedTime] = []
     whole = text
     for pattern, read in _READERS if _DIGIT.search(text) else _READERS_OF_WORDS:
         # A match is blanked for later patterns, so that "7 May 2023" does not also name May.
         for match in list(pattern.finditer(text)):
             if days := read(match, today, is_written_as_name):
-                groups.append(_Found(match.start(), match.end(), days))
+                groups.append(_NamedTime(match.start(), match.end(), days))
                 text = (
                     text[: match.start()]
                     + "\x00" * (match.end() - match.start())
@@ -410,14 +410,14 @@ def _end_days(match: re.Match[str], number: int, year: int) -> list[Days]:
     return _day_of(year, MONTHS[word], int(day[0]))
 
 
-def _with_spans(groups: Sequence[_Found], text: str) -> list[_Found]:
+def _with_spans(groups: Sequence[_NamedTime], text: str) -> list[_NamedTime]:
     """Replace two neighbouring times by one if they are the ends of a span.
 
     Args:
         groups: The times in the order of the text.
         text: The text in which they were found.
     """
-    joined: list[_Found] = []
+    joined: list[_NamedTime] = []
     for group in groups:
         if joined and (span := _joined(joined[-1], group, text)):
             joined[-1] = span
@@ -426,7 +426,7 @@ def _with_spans(groups: Sequence[_Found], text: str) -> list[_Found]:
     return joined
 
 
-def _joined(first: _Found, last: _Found, text: str) -> _Found | None:
+def _joined(first: _NamedTime, last: _NamedTime, text: str) -> _NamedTime | None:
     """Return the span between two times; None if they are separate times."""
     between = _BETWEEN_TIMES.fullmatch(text, first.end, last.start)
     if between is None or len(first.days) != len(last.days):
@@ -440,7 +440,7 @@ def _joined(first: _Found, last: _Found, text: str) -> _Found | None:
     ]
     if len(spans) < len(first.days):
         return None
-    return _Found(first.start, last.end, spans)
+    return _NamedTime(first.start, last.end, spans)
 
 
 # The order matters, since a match of one pattern is hidden from later ones.

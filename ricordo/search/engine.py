@@ -516,7 +516,7 @@ class _Search:
             posting = joined_postings([placed, *map(self.view.posting_in_buffer, holding)])
             posting = some_of(posting, self.view.alive[posting.positions])
             if len(posting.positions):
-                joined.append(_once(posting))
+                joined.append(_without_duplicates(posting))
         return joined
 
     def _placed_variants(self, terms: Sequence[tuple[str, PartitionRow, Posting]]) -> Posting:
@@ -706,7 +706,8 @@ def _times(text: str, day: int) -> list[tuple[int, int]]:
     return named_times(text, day * _DAY)
 
 
-def _once(posting: Posting) -> Posting:
+def _without_duplicates(posting: Posting) -> Posting:
+    """Keep one entry for each position: one with a hit in a name, or the most occurrences."""
     order = np.lexsort((posting.times, posting.named, posting.positions))
     positions = posting.positions[order]
     return some_of(posting, order[np.append(positions[1:] != positions[:-1], True)])

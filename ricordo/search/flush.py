@@ -133,7 +133,7 @@ def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> P
             flushed document.
     """
     partition = partition_of(tx, owner_id)
-    rows, added = _settled(write_buffer.oldest(tx, owner_id, limit))
+    rows, added = _rows_of_one_flush(write_buffer.oldest(tx, owner_id, limit))
     if not rows:
         return None
     position = partition.documents if partition else 0
@@ -190,11 +190,11 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     return True
 
 
-def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow]]:
-    """Return the first rows for one transaction, and those of them whose documents are added.
+def _rows_of_one_flush(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow]]:
+    """Return the rows for one flush, and those of them whose documents are added.
 
-    They end before the first deletion of a document that was flushed earlier. They also end before
-    they would have too many different terms.
+    The rows end before the first deletion of a document that was flushed earlier, or before the row
+    with which they would have too many different terms.
     """
     added: dict[int, BufferRow] = {}
     terms = set[str]()

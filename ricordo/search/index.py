@@ -2,7 +2,8 @@
 
 A partition holds an agent's messages or an archive's passages, and has the id of this owner as its
 name. Filters apply before the limit. A query is plain text without a special syntax. The other
-modules of this folder implement the index. Most need numpy, which is not imported at start.
+modules of this folder implement the index. Those that need numpy are imported at the first search
+or flush, not at the server's start.
 """
 
 import re

@@ -38,17 +38,17 @@ from ricordo.storage.schema.core_tables import (
 # Up to this number, all vectors are compared exactly.
 FEW = 8192
 # The number of vectors that are compared exactly after the first pass.
-LOOKED_AT_AGAIN = 1000
+COMPARED_EXACTLY = 1000
 # The second half of the bits is compared for this many vectors. This finds 0.970 of the ten
 # nearest; comparing all bits of all vectors finds 0.972.
-PROMISING = 16 * LOOKED_AT_AGAIN
+PROMISING = 16 * COMPARED_EXACTLY
 VECTOR = np.dtype("<f2")
 # The first pass estimates the greatest distance of a promising vector from a sample of about this
 # size.
 _SAMPLE = 8192
 # Vectors in one batch: of the first pass, and of the exact comparison. The arrays of a batch should
 # stay in the processor's cache.
-_LOOKED_AT_ONCE = 16_384
+_BITS_AT_ONCE = 16_384
 _COMPARED_AT_ONCE = 256
 # The common directions (see `fusion.CommonDirections`) are computed again when the number of
 # vectors has grown by this factor.
@@ -127,7 +127,7 @@ class Vectors:
             (0 without one). Row i holds the bits of the dimensions 64 i to 64 i + 63, as one
             integer for each vector (d / 64, m). None for few vectors.
         common: The common directions of the first `counted` vectors; None if there are too few.
-        counted: The number of vectors that give the common directions (see `shared_by`).
+        counted: The number of vectors that give the common directions (see `common_count`).
     """
 
     rows: npt.NDArray[Any]
@@ -174,14 +174,14 @@ class ShownVectors:
 def vectors_from(new: npt.NDArray[Any], earlier: Vectors | None = None) -> Vectors:
     """Prepare these vectors for searches, and append them to the earlier vectors.
 
-    The common directions are computed again if the result of `shared_by` changes.
+    The common directions are computed again if the result of `common_count` changes.
 
     Args:
         new: Vectors of length 1 (m, d), as they are stored; zeros for deleted documents.
         earlier: The vectors of all positions before these; None if there are none.
     """
     vectors = _appended(new, earlier)
-    counted = shared_by(len(vectors))
+    counted = common_count(len(vectors))
     if earlier is not None and counted == earlier.counted:
         common = earlier.common
         bits = earlier.bits
@@ -232,11 +232,11 @@ def _extended_bits(
     start = 0 if bits is None else bits.shape[1]
     for position in range(start, len(vectors), _AT_ONCE):
         floats = vectors.floats(slice(position, position + _AT_ONCE))
-        parts.append(np.ascontiguousarray(_beyond(floats, common).T))
+        parts.append(np.ascontiguousarray(_bits_above_mean(floats, common).T))
     return np.concatenate(parts, axis=1)
 
 
-def shared_by(count: int) -> int:
+def common_count(count: int) -> int:
     """Return the number of vectors, of `count`, that give the common directions.
 
     It is the last number at which the common directions are computed again, at most a tenth below
@@ -275,7 +275,7 @@ def part_of(
         return vectors
     embedded_count = int(np.searchsorted(view.partition_positions, len(vectors)))
     positions = view.partition_positions[:embedded_count]
-    counted = shared_by(len(positions))
+    counted = common_count(len(positions))
     if counted < fusion.LEAST_SAMPLE:
         return ShownVectors(vectors, positions, None)
     key = ("common", (partition.seq, view.audience))
@@ -314,7 +314,7 @@ def similarities_shown(
     allowed = np.zeros(len(vectors), dtype=np.bool_)
     allowed[positions] = True if may is None else may[:count]
     is_chosen = also[:count].copy()
-    near = _first_look(vectors, focused_query, len(vectors), allowed)
+    near = _nearest_by_bits(vectors, focused_query, len(vectors), allowed)
     is_chosen[np.searchsorted(positions, near)] = True
     chosen = np.flatnonzero(is_chosen)
     return fusion.Similarities(chosen, _compared(vectors, focused_query, positions[chosen]))
@@ -371,7 +371,7 @@ def similarities(
     if vectors.scales is None:
         return fusion.Similarities(np.arange(count), vectors.rows[:count] @ focused_query)
     is_chosen = also[:count].copy()
-    is_chosen[_first_look(vectors, focused_query, count, may)] = True
+    is_chosen[_nearest_by_bits(vectors, focused_query, count, may)] = True
     positions = np.flatnonzero(is_chosen)
     return fusion.Similarities(positions, _compared(vectors, focused_query, positions))
 
@@ -430,7 +430,9 @@ def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> 
     return vectors_by_partition
 
 
-def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools | None) -> Integers:
+def _nearest_by_bits(
+    vectors: Vectors, focused_query: Floats, count: int, may: Bools | None
+) -> Integers:
     """Return the allowed positions whose bits are nearest to the query's, at most 1,000."""
     assert vectors.bits is not None  # noqa: S101 - many vectors always have them
     query_bits = _packed(focused_query[None, :] > 0)[0]
@@ -455,7 +457,7 @@ def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools 
     full_distances = distances.take(near).astype(np.uint16)
     for number in range(half, len(query_bits)):
         full_distances += np.bitwise_count(vectors.bits[number].take(near) ^ query_bits[number])
-    limit = min(LOOKED_AT_AGAIN, len(near))
+    limit = min(COMPARED_EXACTLY, len(near))
     bound = _bound(full_distances, limit / max(len(near), 1))
     nearer = near[full_distances < bound]
     equal = near[full_distances == bound]
@@ -481,10 +483,10 @@ def _distances(
     # Bytes are added up fastest. The type's largest number is reserved for skipped vectors.
     dtype: Any = np.uint8 if len(query_bits) <= 3 else np.uint16
     distances = np.empty(count, dtype=dtype)
-    xor_buffer = np.empty(_LOOKED_AT_ONCE, dtype=np.uint64)
-    count_buffer = np.empty(_LOOKED_AT_ONCE, dtype=np.uint8)
-    for start in range(0, count, _LOOKED_AT_ONCE):
-        batch = distances[start : start + _LOOKED_AT_ONCE]
+    xor_buffer = np.empty(_BITS_AT_ONCE, dtype=np.uint64)
+    count_buffer = np.empty(_BITS_AT_ONCE, dtype=np.uint8)
+    for start in range(0, count, _BITS_AT_ONCE):
+        batch = distances[start : start + _BITS_AT_ONCE]
         end = start + len(batch)
         differences = xor_buffer[: len(batch)]
         bit_counts = count_buffer[: len(batch)]
@@ -498,7 +500,9 @@ def _distances(
     return distances
 
 
-def _beyond(rows: Floats, common: fusion.CommonDirections | None) -> npt.NDArray[np.uint64]:
+def _bits_above_mean(
+    rows: Floats, common: fusion.CommonDirections | None
+) -> npt.NDArray[np.uint64]:
     return _packed(rows > (np.float32(0) if common is None else common.mean))
 
 

@@ -307,7 +307,7 @@ def asks_for_summary(text: str) -> bool:
     """Return whether a query asks for a summary, for example of a year.
 
     Args:
-        text: The query.
+        text: The query, of which the first `QUESTION_LENGTH` characters count.
     """
     pieces = [piece for _, pieces in _question(text) for piece in pieces]
     return not _SUMMARY.get(_language(pieces), frozenset()).isdisjoint(pieces)
@@ -317,7 +317,7 @@ def language_of(text: str) -> str:
     """Return the code (ISO 639-1) of the language of a query's stop words, else `en`.
 
     Args:
-        text: The query.
+        text: The query, of which the first `QUESTION_LENGTH` characters count.
     """
     return _language([piece for _, pieces in _question(text) for piece in pieces])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ricordo.search.fusion import Similarities, focus
-from ricordo.search.vectors import FEW, LOOKED_AT_AGAIN, Vectors, similarities, vectors_from
+from ricordo.search.vectors import COMPARED_EXACTLY, FEW, Vectors, similarities, vectors_from
 
 
 def rows(count: int, dimensions: int = 64, *, of: int = 40, seed: int = 1) -> np.ndarray:
@@ -31,7 +31,7 @@ def nowhere(count: int) -> np.ndarray:
 def test_the_best_of_many_are_compared_again_exactly(many: Vectors) -> None:
     for query in many.floats(slice(40)):
         found = similarities(many, query, None, nowhere(len(many)))
-        assert len(found) == LOOKED_AT_AGAIN
+        assert len(found) == COMPARED_EXACTLY
         expected = exact(many, query)
         np.testing.assert_allclose(found.values, expected[found.positions], atol=1e-5)
         assert np.count_nonzero(np.isin(np.argsort(expected)[-10:], found.positions)) >= 9
@@ -67,7 +67,7 @@ def test_equal_vectors_are_compared_again_no_more_often_than_others() -> None:
     equal = vectors_from(np.tile(rows(1), (FEW + 1, 1)))
     assert (
         len(similarities(equal, equal.floats(slice(1))[0], None, nowhere(len(equal))))
-        == LOOKED_AT_AGAIN
+        == COMPARED_EXACTLY
     )
 
 

@@ -219,8 +219,9 @@ class ImportedMemory:
     """An agent's history from a file; it was replayed but is not stored yet.
 
     `chain` is its state after the replay. `rows` are its versions. `texts` are its texts by blob
-    id, each with the id of the previous text. `values` and `heads` belong to the remaining blocks,
-    by label. `bases` maps ids in the file to version ids with texts.
+    id, each with the id of the previous text. `values` and `heads` have the text and the newest
+    version's id of each remaining block, by label. `bases` maps ids of versions in the file to ids
+    of stored versions, each with the text.
     """
 
     memory: FileMemory

@@ -78,7 +78,7 @@ async def import_letta(
         report: Gets the number of examined rows, and of all.
         model: The handle of a model that replaces the model of every agent; None keeps their
             models.
-        key: The LETTA_ENCRYPTION_KEY of that server, which decrypts secrets. Without it their
+        key: The LETTA_ENCRYPTION_KEY of that server, which decrypts secrets. Without it, encrypted
             values are left out.
 
     Raises:

@@ -110,7 +110,7 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
     Args:
         runtime: The running server.
         scope: The caller, with the user who gets the import.
-        kind: A key of `TITLES`, such as "chatgpt", or "pasted" for a list of memories.
+        kind: A key of `TITLES`, such as "chatgpt"; "pasted" is a list of memories.
         agent_id: An existing agent; None or "" for the agent of this kind of import.
 
     Raises:

@@ -180,7 +180,7 @@ def agents_before(tx: Transaction, template: Template, number: int) -> list[str]
     Args:
         tx: The transaction.
         template: The template.
-        number: A version's number; agents with this version are left out.
+        number: A version's number. Agents with this version or a newer one are left out.
     """
     return agent_lookup.of_older_version(tx, template.organization_id, template.id, number)
 

@@ -19,7 +19,7 @@ _CANDIDATES = (
     *("cp1252", "gb18030", "cp932", "big5", "cp949", "euc_jp", "cp1251", "koi8_r", "koi8_u"),
     *("iso8859_2", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874"),
 )
-_LOOKED_AT = 16 * 1024  # bytes
+_SAMPLE_BYTES = 16 * 1024
 # The guess is unsure if another reading's score differs by less than this from the best.
 _NEAR = 0.05
 # Lead bytes of the common ideographs, which are the first level of each national standard. For
@@ -107,7 +107,7 @@ def _decodes(content: bytes, name: str) -> bool:
 
 def guess(content: bytes) -> GuessedEncoding:
     """Return the most plausible encoding of this text, or Windows-1252 if none fits."""
-    sample = content[:_LOOKED_AT]
+    sample = content[:_SAMPLE_BYTES]
     if len(sample) < len(content):
         sample = sample[: sample.rfind(b"\n") + 1] or sample
     is_cut = len(sample) < len(content)

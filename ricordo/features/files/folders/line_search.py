@@ -65,7 +65,7 @@ class LineSearch:
     def is_full(self) -> bool:
         return self.total >= MOST_MATCHES
 
-    async def through(self, files: Sequence[File], pieces: Sequence[FilePiece]) -> None:
+    async def search_files(self, files: Sequence[File], pieces: Sequence[FilePiece]) -> None:
         """Search these files line by line, and add to the matches.
 
         Args:
@@ -75,15 +75,15 @@ class LineSearch:
         Raises:
             Unavailable: The whole search takes too long.
         """
-        await asyncio.get_running_loop().run_in_executor(_THREAD, self._through, files, pieces)
+        await asyncio.get_running_loop().run_in_executor(_THREAD, self._search_files, files, pieces)
 
-    def _through(self, files: Sequence[File], pieces: Sequence[FilePiece]) -> None:
+    def _search_files(self, files: Sequence[File], pieces: Sequence[FilePiece]) -> None:
         texts: dict[str, list[str]] = {file.id: [] for file in files}
         for piece in pieces:
             texts[piece.file_id].append(piece.text)
         for file in files:
             if not self.is_full and self._may_match(texts[file.id]):
-                self._search(file, "".join(texts[file.id]).removesuffix("\n").split("\n"))
+                self._search_lines(file, "".join(texts[file.id]).removesuffix("\n").split("\n"))
 
     def _may_match(self, texts: Sequence[str]) -> bool:
         """Return False if no line of these pieces matches."""
@@ -93,7 +93,7 @@ class LineSearch:
             return True
         return any(self._matches(self._text, text) for text in texts)
 
-    def _search(self, file: File, lines: Sequence[str]) -> None:
+    def _search_lines(self, file: File, lines: Sequence[str]) -> None:
         for number, line in enumerate(lines):
             if self._matches(self._line, line[:_SEARCHED_CHARACTERS]):
                 self.files[file.id] = file

@@ -199,7 +199,7 @@ def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, page: Page) ->
         tx: The transaction.
         scope: The caller; agents that the caller may not use are left out.
         folder_id: The folder. This function does not check that the caller sees it.
-        page: The part of the list, by agents' ids.
+        page: The part of the list, by the creation of the agents.
     """
     return agent_lookup.page_of_ids(tx, scope, page, _agents_with(folder_id))
 

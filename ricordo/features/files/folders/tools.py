@@ -166,7 +166,7 @@ async def grep_files(
         pieces = await context.store.read(
             partial(queries.pieces_of, file_ids=[file.id for file in batch])
         )
-        await search.through(batch, pieces)
+        await search.search_files(batch, pieces)
         if search.is_full:
             break
     if matched := {match.file.id for match in search.matches}:

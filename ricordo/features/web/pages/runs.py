@@ -84,7 +84,7 @@ async def cancel_run(request: Request, run_id: str) -> Response:
 
 @router.post("/runs/{run_id}/retry")
 async def retry_run(request: Request, run_id: str) -> Response:
-    """Send the messages of a failed run again, as a new run."""
+    """Send the messages of a failed or cancelled run again, as a new run."""
     api = Api(request)
     run = await api.get(f"/v1/runs/{run_id}")
     if run["status"] not in ("failed", "cancelled"):

@@ -40,7 +40,7 @@ _MOST_AGENTS = 100
 async def search(request: Request) -> Response:
     """Show the results for the words in `q`: messages, passages, blocks and facts.
 
-    `kind`, `agent` and `user` narrow the search.
+    `kind`, `agent`, `user` and the dates `from` and `to` narrow the search.
     """
     api = Api(request)
     names = ("q", "kind", "agent", "user", "from", "to")

@@ -405,7 +405,7 @@ async def test_a_search_that_takes_too_long_is_stopped() -> None:
     search = LineSearch("a")
     search._until = 0
     with pytest.raises(Unavailable, match="more than 30 seconds"):
-        await search.through([file], [FilePiece("file-1", 0, 0, 0, "a")])
+        await search.search_files([file], [FilePiece("file-1", 0, 0, 0, "a")])
 
 
 @pytest.mark.parametrize("pattern", [r"\Afoo", r"foo\z", "(?-m)^foo$", "(?i-m:^foo)", "^foo$"])
@@ -413,7 +413,7 @@ async def test_patterns_match_each_line_as_if_it_were_the_whole_text(pattern: st
     """Pieces of several lines are searched first, and must not exclude a line."""
     file = File("file-1", "org-1", "source-1", "a.txt", "a.txt")
     search = LineSearch(pattern)
-    await search.through([file], pieces_of_text("file-1", "one\nfoo\nfoot\n two foo\nend\n"))
+    await search.search_files([file], pieces_of_text("file-1", "one\nfoo\nfoot\n two foo\nend\n"))
     lines = [match.line for match in search.matches]
     assert lines == {r"\Afoo": [1, 2], r"foo\z": [1, 3], "(?i-m:^foo)": [1, 2]}.get(pattern, [1])
 
@@ -423,7 +423,7 @@ async def test_a_match_across_the_pieces_of_a_long_line_is_found() -> None:
     pieces = pieces_of_text("file-1", text)
     assert not any("honey" in piece.text for piece in pieces)
     search = LineSearch("honey")
-    await search.through([File("file-1", "org-1", "source-1", "a.txt", "a.txt")], pieces)
+    await search.search_files([File("file-1", "org-1", "source-1", "a.txt", "a.txt")], pieces)
     assert [match.line for match in search.matches] == [1]
 
 
