@@ -86,7 +86,10 @@ def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
 
 
 def _token_bound(request: ModelRequest) -> int:
-    """Return an upper bound of the request's tokens: at most one for each character."""
+    """Return an upper bound of the estimate for a request whose tools are of usual size.
+
+    It counts one token for each character.
+    """
     return (
         _TOOLS_AND_OVERHEAD
         + MESSAGE_TOKENS * len(request.messages)
@@ -319,7 +322,7 @@ def _with_current_prompt(turn: TurnContext, evicting_cut: Cut) -> Cut:
     The system message says how many messages are in recall now.
     """
     now = turn.runtime.store.clock.now()
-    # The summary adds one message to the window.
+    # The summary adds one to both numbers, so it does not change their difference.
     recall_count = turn.window.message_count - len(evicting_cut.remaining)
     prompt = turn.prompt_of(turn.state, now, max(0, recall_count))
     turn.window.replace_system(prompt.text, prompt.key, now)

@@ -1,7 +1,7 @@
 """Deletion of agents, archives, conversations and messages of any size.
 
-The rows are hidden at once and purged in portions. Between two portions, other writers can write. A
-job that is added with the tombstone finishes the purge after a kill.
+The rows are hidden at once and purged in portions. Between two portions, other writers can write.
+The transaction that hides the rows adds a job, which finishes the purge after a kill.
 """
 
 import logging

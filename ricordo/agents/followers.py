@@ -1,8 +1,8 @@
 """Hooks that run when an agent is created, changed or deleted, or ends a turn.
 
 Plugins use them for agents that work with this agent, such as its sleep-time agent. Hooks run in
-the transaction of the event. They cost a statement only for agents whose settings name other agents
-(`Agent.has_sleeptime`, `MANAGES`).
+the transaction of the event. They ask the database only about agents whose settings name other
+agents (`Agent.has_sleeptime`, `MANAGES`).
 """
 
 from collections.abc import Mapping, Sequence

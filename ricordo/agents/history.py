@@ -163,7 +163,7 @@ def _times(past: Sequence[PastMessage], timezone: tzinfo, now: int) -> list[int]
         for past_message in past
     ]
     first_dated = next((index for index, time in enumerate(dates) if time is not None), None)
-    # Times are a microsecond apart and lie before all later messages.
+    # Messages without a date are a microsecond apart. If no message has one, the last gets `now`.
     previous = (
         now - len(dates) if first_dated is None else (dates[first_dated] or 0) - first_dated - 1
     )

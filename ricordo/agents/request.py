@@ -220,7 +220,7 @@ class TurnRequest:
     Attributes:
         conversation_id: The conversation's id; None for the agent's default conversation.
         compaction: With these settings, the turn only shrinks the window.
-        overrides: Settings for this turn that replace the agent's.
+        overrides: Settings for this turn alone.
         delivery: The record of the run, and the receivers of its result.
     """
 

@@ -394,7 +394,8 @@ def _save_messages(
     if turn.window.has_new_system:
         messages.rewrite(tx, turn.window.messages[0])
     ended_run = None if run.ended_at is None else run
-    # An agent that clears its buffer starts every turn empty. Earlier messages stay in recall.
+    # An agent that clears its buffer begins every turn with the system message alone. Earlier
+    # messages stay in recall.
     agent = turn.state.agent
     is_over = ended_run is not None and ended_run.stop_reason != "requires_approval"
     if is_over and agent.clears_buffer:

@@ -316,7 +316,7 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     Raises:
         NotFound: if there is no such run.
         Conflict: if the run is active.
-        Forbidden: unless a person with these rights calls it.
+        Forbidden: unless `by` is a person who may decide about each changed memory.
     """
     if by.kind not in ("user", "administrator"):
         raise _forbidden(by)

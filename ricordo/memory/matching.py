@@ -59,7 +59,7 @@ class Replacement:
 class Search:
     """The result of a search: the `replacement` if it is unique, or all matches.
 
-    `count` is the number of matches, `lines` are the lines where they begin, from 1.
+    `count` is the number of matches. `lines` are the lines where the first 20 begin, from 1.
     """
 
     replacement: Replacement | None = None

@@ -1,7 +1,8 @@
 """Merges of texts by lines, and comparisons of two changes of one text.
 
-The time of a merge is bounded for all texts. Merging a long-waiting proposal is more permissive: it
-combines changes of neighbouring lines, and additions at one position.
+The time of a merge is bounded for all texts. `merge_lines` merges edits; `merge_changes` merges a
+proposal that has waited, and is more permissive. It also combines changes of neighbouring lines,
+and additions at one position.
 """
 
 import re

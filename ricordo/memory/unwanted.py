@@ -154,7 +154,7 @@ NO_RULES = Rules(())
 
 
 def rules_of(tx: Transaction, chain: Chain | None) -> Rules:
-    """Return the rules of a user's chain; without rules it takes no statement.
+    """Return the rules of a user's chain; the database is only asked if there are some.
 
     Args:
         tx: The transaction.

@@ -635,7 +635,7 @@ def propose_line(
         tx: The transaction.
         memory: The memory of the owner, who decides about the proposal.
         label: The block's label.
-        line: The text to append; a line break is added before it.
+        line: The text to append; after other text it begins a new line.
         metadata: The author of the proposal, and its reason.
         expires_after: The lifetime of the proposal in microseconds; None: it never expires.
 
