@@ -531,7 +531,8 @@ class Clearance:
     def repeats(self, text: str, destination: Destination) -> str | None:
         """Return the source of a forbidden text that this text repeats, or None.
 
-        A line, four consecutive words, or one rare word of the forbidden text is enough.
+        One of its marks (`LabelledText.marks`) is enough, such as a line, four consecutive words,
+        or a rare word.
 
         Args:
             text: The text that would be sent.

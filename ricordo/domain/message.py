@@ -171,7 +171,7 @@ class CompactionPart:
     context_window: int
     messages_before: int
     messages_after: int
-    is_whole: bool = False  # every message was evicted, not just the oldest
+    is_whole: bool = False  # everything before the turn was evicted, not just the oldest part
 
 
 Part = (

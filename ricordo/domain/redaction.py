@@ -106,7 +106,10 @@ def _is_key(match: re.Match[str]) -> bool:
 
 
 def _is_prefixed_key(match: re.Match[str]) -> bool:
-    """Return True for a long run of letters that has several digits, or a very long run.
+    """Return True for a long run of letters and digits, or a very long run.
+
+    A long run must have several digits, or several changes between upper case, lower case and
+    digits.
 
     Words with a year or a number do not count. A key with dashes has short pieces. It is recognized
     by many changes between upper case, lower case and digits.

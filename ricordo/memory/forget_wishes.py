@@ -2,8 +2,8 @@
 
 A wish is an order ("Forget my address."), a polite question ("Could you delete that?"), or a
 sentence with a lead-in ("For privacy reasons, please remove my address."). "Do not forget …" is no
-such wish. The librarian, the notes of small models and the facts use this module. So none of them
-stores a wish as a fact.
+such wish. The librarian and the notes of small models use this module, so that neither stores a
+wish as a fact.
 """
 
 import re

@@ -487,8 +487,8 @@ _CANDIDATE_LIMIT = 10
 class Likeness:
     """The existing text that is most like another text.
 
-    `is_same` is set if they differ only in white space. `is_kept` is set if the stored passage has
-    all tags of the new passage.
+    `is_same` is set if they differ only in white space, and `is_kept` if the existing text then
+    also has all tags of the new one.
     """
 
     existing: Passage | PassageDraft

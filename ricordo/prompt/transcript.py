@@ -486,7 +486,8 @@ def summary_event(summary: str, count: int | None, time: str) -> EventPart:
 
     Args:
         summary: The summary of these messages.
-        count: The number of evicted messages, which were the first ones; None: all were evicted.
+        count: The number of evicted messages, which were the first ones; None: everything before
+            the turn was evicted.
         time: The local time, as `local_time` formats it.
     """
     # wire facts of the retired Letta V1 server, with the space before the summary.

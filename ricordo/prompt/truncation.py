@@ -1,8 +1,8 @@
 """The last resort before a model call: cut a transcript until it fits the window.
 
-The result is valid. Compaction is tried first, since it loses nothing. Truncation helps where
-compaction cannot: one message may be larger than the window, or the turn's newest exchange may fill
-it. Only the model's input gets shorter; stored messages stay whole.
+The result is valid. Compaction is tried first, since a summary tells more than a cut text.
+Truncation helps where compaction cannot: one message may be larger than the window, or the turn's
+newest exchange may fill it. Only the model's input gets shorter; stored messages stay whole.
 """
 
 from bisect import bisect_left
