@@ -38,7 +38,7 @@ _TOO_MANY = "The server is sending too many large answers. Send the request agai
 
 
 @dataclass(frozen=True, slots=True)
-class Headed:
+class AnswerWithHeaders:
     """The content of an answer that has additional headers."""
 
     content: Any
@@ -271,7 +271,7 @@ async def read_answer(
                 return size
             return _in_pieces(outcome)
         headers: Mapping[str, str] = {}
-        if isinstance(outcome, Headed):
+        if isinstance(outcome, AnswerWithHeaders):
             headers = outcome.headers
             outcome = outcome.content
         content = make(outcome) if make else outcome

@@ -70,14 +70,14 @@ def install_error_handlers(app: FastAPI) -> None:
         app: The app, which gets the handlers.
     """
     app.router.responses.update(REFUSALS)  # for the routes of plugins; ours have them already
-    app.exception_handler(RicordoError)(_ours)
+    app.exception_handler(RicordoError)(_ricordo_error)
     app.exception_handler(RequestValidationError)(_invalid_request)
     app.exception_handler(ClientDisconnect)(_disconnected)
-    app.exception_handler(HTTPException)(_no_such_route)
-    app.exception_handler(Exception)(_unknown)
+    app.exception_handler(HTTPException)(_http_error)
+    app.exception_handler(Exception)(_unexpected_error)
 
 
-async def _ours(_request: Request, error: RicordoError) -> Response:
+async def _ricordo_error(_request: Request, error: RicordoError) -> Response:
     if isinstance(error, ModelError):
         return model_failure(error.kind, str(error))
     if isinstance(error, Busy):
@@ -195,7 +195,7 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-async def _no_such_route(request: Request, error: HTTPException) -> Response:
+async def _http_error(request: Request, error: HTTPException) -> Response:
     if error.status_code < 400:
         return await http_exception_handler(request, error)
     message = str(error.detail)
@@ -215,7 +215,7 @@ async def _disconnected(request: Request, _error: Exception) -> Response:
     return _answered(request, {"detail": message}, 400)
 
 
-async def _unknown(request: Request, error: Exception) -> Response:
+async def _unexpected_error(request: Request, error: Exception) -> Response:
     log.error(
         "request failed", exc_info=error, extra={"method": request.method, "path": request.url.path}
     )

@@ -81,7 +81,7 @@ _PROXY_HEADERS = _CLIENT_HEADERS | {b"via", b"forwarded"}
 _FORWARDED_FOR = re.compile(rb'for\s{0,9}=\s{0,9}("[^"]*"|[^;,\s]*)', re.IGNORECASE)
 
 
-class _Way(NamedTuple):
+class _BrowserRoute(NamedTuple):
     """A route that tokens of browsers may use.
 
     `access` is the needed right; `query` and `fields` are the allowed query parameters and fields
@@ -104,7 +104,7 @@ _SEND = (
 # Each row has the right, the method and the path, then the allowed query parameters (with ?) and
 # body fields. Parameters that name other objects (agents, blocks, users, models, addresses) are not
 # allowed.
-_WAYS = """
+_BROWSER_ROUTES = """
 read_agent GET /v1/agents/<agent>
 read_agent GET /v1/agents/<agent>/core-memory/blocks ?PAGE
 read_agent GET /v1/agents/<agent>/core-memory/blocks/[^/]+
@@ -128,16 +128,16 @@ write_messages POST /v1/conversations/<conversation>/cancel
 _IDS = {"agent": "agent", "conversation": "conv", "run": "run"}
 
 
-def _way(line: str) -> _Way:
+def _read_browser_route(line: str) -> _BrowserRoute:
     for name, kind in _IDS.items():
         line = line.replace(f"<{name}>", f"(?P<{name}>{pattern(kind)[1:-1]})")
     access, method, path, *names = line.replace("?PAGE", _PAGE).replace("SEND", _SEND).split()
     query = frozenset(name[1:] for name in names if name[0] == "?")
     fields = frozenset(name for name in names if name[0] != "?")
-    return _Way(access, method, re.compile(path), query, fields)
+    return _BrowserRoute(access, method, re.compile(path), query, fields)
 
 
-WAYS = tuple(map(_way, _WAYS.strip().splitlines()))
+BROWSER_ROUTES = tuple(map(_read_browser_route, _BROWSER_ROUTES.strip().splitlines()))
 
 
 def named_user(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
@@ -220,7 +220,7 @@ class Guard:
                     receive = limit_body(scope, receive, max_bytes)
             if caller and caller.reach:
                 send = _readable(scope, caller.reach, send)
-                refusal = refusal or await _beyond(scope, caller, caller.reach)
+                refusal = refusal or await _token_refusal(scope, caller, caller.reach)
         except Unavailable:
             # The error's text may name files, and the caller is unknown.
             refusal = 503, _NOT_NOW
@@ -263,7 +263,7 @@ class Guard:
             local = await self._authentication.local(runtime, asks=path not in _HEALTH)
             if local:
                 scope[REQUEST_SCOPE] = local
-                return self._foreign(scope, headers)
+                return self._foreign_refusal(scope, headers)
         cookie = "" if key or path in _HEALTH else _cookie(headers.get(b"cookie", b""))
         is_open = path in self._open_paths
         is_page = headers.get(b"sec-fetch-site") or headers.get(b"origin")
@@ -295,12 +295,12 @@ class Guard:
         address = f"{root}{self._login}?next={quote(target, safe='')}"
         return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
 
-    def _foreign(self, scope: Scope, headers: Mapping[bytes, bytes]) -> _Refusal | None:
+    def _foreign_refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> _Refusal | None:
         """Refuse a request without a key that may come from another origin.
 
         Returns None if the request is allowed.
         """
-        if not _PROXY_HEADERS.isdisjoint(headers) and _is_passed_on(scope["headers"]):
+        if not _PROXY_HEADERS.isdisjoint(headers) and _is_forwarded(scope["headers"]):
             return (
                 403,
                 "This request came through a proxy from another machine, and this server has no key. Set RICORDO_API_KEY.",
@@ -324,16 +324,18 @@ def _first_headers(scope: Scope) -> dict[bytes, bytes]:
     return dict(reversed(list(scope["headers"])))
 
 
-def _way_of(method: str, path: str) -> tuple[_Way | None, dict[str, str]]:
-    """Return the row of WAYS that this request matches, or None, and the ids in its path."""
-    matches = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == method)
-    return next(((way, match.groupdict()) for way, match in matches if match), (None, {}))
+def _browser_route_of(method: str, path: str) -> tuple[_BrowserRoute | None, dict[str, str]]:
+    """Return the row of BROWSER_ROUTES for this request, or None, and the ids in its path."""
+    matches = (
+        (route, route.path.fullmatch(path)) for route in BROWSER_ROUTES if route.method == method
+    )
+    return next(((route, match.groupdict()) for route, match in matches if match), (None, {}))
 
 
-async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
+async def _token_refusal(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
     """Return the refusal of a token's request; None if the request is allowed.
 
-    A request outside of WAYS is refused before its body is read.
+    A request outside of BROWSER_ROUTES is refused before its body is read.
     """
     if reach.path:
         if route_path(scope) == reach.path:
@@ -345,13 +347,13 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
             f"This token is only for pages of {reach.origin}. Ask for a token for this page's address.",
         )
     query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    way, ids = _way_of(scope["method"], route_path(scope))
-    if way is None:
+    route, ids = _browser_route_of(scope["method"], route_path(scope))
+    if route is None:
         return (
             403,
             "A browser token may not use this route. docs/operate/access-tokens.md lists the routes that it may use.",
         )
-    if unknown := [name for name, _ in query if name not in way.query]:
+    if unknown := [name for name, _ in query if name not in route.query]:
         return (
             403,
             f"With a browser token, the query parameter {unknown[0][:80]} cannot be used. Leave it out.",
@@ -360,13 +362,13 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
     if ids:
         store = scope["app"].state.runtime.store
         agents = [await store.read(lambda tx: _agent_of(tx, caller, ids))]
-    if len(agents) != 1 or (agents[0], way.access) not in reach.agents:
+    if len(agents) != 1 or (agents[0], route.access) not in reach.agents:
         return (
             404,
-            f"This token does not have {way.access} for this object. Check the id, or ask for "
+            f"This token does not have {route.access} for this object. Check the id, or ask for "
             "another token.",
         )
-    scope[FIELDS] = way.fields
+    scope[FIELDS] = route.fields
     return None
 
 
@@ -415,14 +417,16 @@ def origin_of(url: str) -> str:
 
 
 def _preflight(scope: Scope) -> Response | None:
-    """Return the answer to a CORS preflight request for a route in WAYS; None for others.
+    """Return the answer to a CORS preflight request for a route in BROWSER_ROUTES; None for others.
 
     The answer grants no rights, since a page can only read answers to requests with a token.
     """
     request_headers = _first_headers(scope)
     method = request_headers.get(b"access-control-request-method", b"").decode("latin-1")
     path = route_path(scope)
-    is_known = any(way.method == method and way.path.fullmatch(path) for way in WAYS)
+    is_known = any(
+        route.method == method and route.path.fullmatch(path) for route in BROWSER_ROUTES
+    )
     if not is_known:
         return None
     requested_headers = request_headers.get(b"access-control-request-headers", b"")
@@ -530,7 +534,7 @@ def _is_near(scope: Scope) -> bool:
     return client != "" and client == server
 
 
-def _is_passed_on(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def _is_forwarded(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return whether a proxy forwarded the request from another or an unknown machine."""
     lists = [header for name, header in headers if name in _CLIENT_HEADERS]
     for name, header in headers:

@@ -93,7 +93,7 @@ async def approve_many(
     """Approve the named or the first hundred waiting proposals, and return the result of each.
 
     Each decision is separate. The header `x-waiting` has the number of proposals that still wait.
-    Repeat the request while more proposals wait than had conflicts.
+    Repeat the request while more proposals wait than had conflicts or failed.
     """
     return await _decide_many(context, user_id, body, "approve")
 

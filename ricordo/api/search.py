@@ -9,7 +9,12 @@ from pydantic import Field, field_validator
 from ricordo.agents.conversations import open_conversation
 from ricordo.agents.history import PastMessage, import_messages
 from ricordo.api.call import RequestContext, for_user
-from ricordo.api.models.archives import MOST_SKIPPED, FoundPassageResponse, RelevanceResponse, few
+from ricordo.api.models.archives import (
+    MOST_SKIPPED,
+    FoundPassageResponse,
+    RelevanceResponse,
+    within_item_limit,
+)
 from ricordo.api.models.base import From, Items, RequestModel, RequestPart, ResponseModel, Timestamp
 from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
 from ricordo.api.models.turns import TextContent
@@ -244,7 +249,7 @@ class PastMessageRequest(RequestPart):
 class ImportRequest(RequestModel):
     """Past messages, oldest first."""
 
-    messages: Annotated[Items[PastMessageRequest], few("messages")]
+    messages: Annotated[Items[PastMessageRequest], within_item_limit("messages")]
     conversation_id: str | None = None
 
 

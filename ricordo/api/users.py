@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Depends, Query, Request, Response
 
-from ricordo.api.answers import Headed, answer
+from ricordo.api.answers import AnswerWithHeaders, answer
 from ricordo.api.blocks import (
     At,
     Before,
@@ -169,7 +169,7 @@ Sent = Annotated[PutBlockRequest, Depends(read_sent)]
 @router.get("/", response_model=list[UserBlockResponse], include_in_schema=False)
 def list_blocks(
     tx: Transaction, context: RequestContext, user_id: str, as_of: AsOf = None
-) -> Headed:
+) -> AnswerWithHeaders:
     """List the user's blocks by label, each with the number of its waiting proposals.
 
     With `as_of` the list shows the blocks of that time, including blocks that were deleted since.
@@ -180,11 +180,11 @@ def list_blocks(
     if as_of is not None:
         moment = parse_date(as_of, UTC, name="as_of", end=True)
         past = user_memory.listed_at(tx, memory, moment)
-        return Headed([UserBlockResponse.of(block, pending=0) for block in past], {})
+        return AnswerWithHeaders([UserBlockResponse.of(block, pending=0) for block in past], {})
     waiting = proposals.waiting_counts(tx, memory.chain.id)
     rows = user_memory.listed(tx, memory)
     blocks = [UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in rows]
-    return Headed(blocks, {"x-waiting": str(sum(waiting.values()))})
+    return AnswerWithHeaders(blocks, {"x-waiting": str(sum(waiting.values()))})
 
 
 @router.get(_ONE + "/history", response_model=list[VersionResponse])

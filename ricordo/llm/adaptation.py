@@ -20,7 +20,7 @@ from ricordo.llm.learned_dialect import (
     DOUBTFUL_CALLS,
     GUESS_CALLS,
     NOTHING_LEARNED,
-    Help,
+    HelpedCalls,
     Key,
     LearnedDialect,
     LearnedDialects,
@@ -164,7 +164,7 @@ class Adaptation:
     _tries: int = 0
     _cuts: int = 0
     _guesses: list[LearnedDialect] | None = field(default=None)
-    _helped: dict[LearnedDialect, Help] = field(default_factory=dict)
+    _helped: dict[LearnedDialect, HelpedCalls] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.learned = self.model.dialect

@@ -137,7 +137,7 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
+class HelpedCalls:
     """The calls that a guess helped.
 
     `calls` is their number in a row; `message_id` is the last message of the refused request.
@@ -200,7 +200,7 @@ class LearnedDialects:
 
     now: Callable[[], float] = time.time
     _entries: dict[Key, _Entry] = field(default_factory=dict)
-    _helped: dict[Key, dict[LearnedDialect, Help]] = field(default_factory=dict)
+    _helped: dict[Key, dict[LearnedDialect, HelpedCalls]] = field(default_factory=dict)
     _accepted: dict[Key, int] = field(default_factory=dict)
     _watches: dict[tuple[Key, str], CountWatch] = field(default_factory=dict)
     _path: Path | None = None
@@ -277,7 +277,7 @@ class LearnedDialects:
             )
         self._save()
 
-    def helped(self, key: Key) -> dict[LearnedDialect, Help]:
+    def helped(self, key: Key) -> dict[LearnedDialect, HelpedCalls]:
         """Return the guesses that helped but are not remembered yet.
 
         Args:
@@ -302,7 +302,7 @@ class LearnedDialects:
         earlier = helped.pop(guess, None)
         calls = min(before, earlier.calls if earlier else 0) + 1
         newest = list(helped.items())[-(_MOST_FORMS - 1) :]
-        self._helped[key] = {**dict(newest), guess: Help(calls, message_id)}
+        self._helped[key] = {**dict(newest), guess: HelpedCalls(calls, message_id)}
         if len(self._helped) > MOST_ENTRIES:
             del self._helped[next(iter(self._helped))]
         return calls

@@ -178,7 +178,7 @@ def _bare_name(name: str) -> str:
 
 
 @dataclass(slots=True)
-class Reading:
+class ParsedText:
     """The calls in a text and the text around them.
 
     With `is_broken` a part of the text is an unreadable call or result.
@@ -189,7 +189,7 @@ class Reading:
     is_broken: bool = False
 
 
-def read_text(text: str, offered: Offered, *, is_marked: bool = False) -> Reading:
+def read_text(text: str, offered: Offered, *, is_marked: bool = False) -> ParsedText:
     """Read the calls of a text.
 
     Args:
@@ -455,7 +455,7 @@ class _Reader:
 class _MarkedReader(_Reader):
     """Reads the calls after marks of notations."""
 
-    def read(self) -> Reading:
+    def read(self) -> ParsedText:
         """Read the whole text; an unreadable call among others becomes `UNREADABLE_CALL`."""
         around: list[str] = []
         calls: Calls = []
@@ -490,7 +490,7 @@ class _MarkedReader(_Reader):
             around.append(self.text[at:])
         elif calls:
             calls.append(_unreadable())
-        return Reading(calls, "".join(around).strip(), is_broken=is_unread and not calls)
+        return ParsedText(calls, "".join(around).strip(), is_broken=is_unread and not calls)
 
     def _calls_behind(self, mark: re.Match[str]) -> tuple[Calls, int]:
         """Return the calls at a mark and their end.
@@ -541,12 +541,12 @@ class _BareReader(_Reader):
     The calls are the whole text, its beginning or end, separate lines, or in an unknown wrapper.
     """
 
-    def read(self) -> Reading:
+    def read(self) -> ParsedText:
         if not self.text:
-            return Reading([], self.text)
+            return ParsedText([], self.text)
         letters = normal_name(self.text)
         if not any(normal_name(name) in letters for name in self.offered):
-            return Reading([], self.text)
+            return ParsedText([], self.text)
         reading = (
             self._whole()
             or self._fenced()
@@ -556,16 +556,16 @@ class _BareReader(_Reader):
         )
         if reading is None:
             is_broken = self._is_broken()
-            reading = Reading([], "" if is_broken else self.text, is_broken=is_broken)
+            reading = ParsedText([], "" if is_broken else self.text, is_broken=is_broken)
         return reading
 
-    def _whole(self) -> Reading | None:
+    def _whole(self) -> ParsedText | None:
         calls, end = self.sequence(0)
         if calls and end == len(self.text):
-            return Reading(calls)
+            return ParsedText(calls)
         return None
 
-    def _fenced(self) -> Reading | None:
+    def _fenced(self) -> ParsedText | None:
         """Read a fence that begins or ends the text.
 
         A fence in the middle is more likely an example than a call.
@@ -579,14 +579,14 @@ class _BareReader(_Reader):
             inner = self.text[opening.end() : closing.start()].strip()
             calls, end = _Reader(inner, self.offered).sequence(0)
             if calls and end == len(inner) and not (before and after):
-                return Reading(calls, before or after)
+                return ParsedText(calls, before or after)
         return None
 
-    def _at_an_end(self) -> Reading | None:
+    def _at_an_end(self) -> ParsedText | None:
         """Read a call that begins or ends the text, on separate lines."""
         calls, end = self.sequence(0)
         if calls and self._is_line_end(end) and self._is_fitting(calls):
-            return Reading(calls, self.text[end:].strip())
+            return ParsedText(calls, self.text[end:].strip())
         for number, line in enumerate(_LINE.finditer(self.text)):
             if number == _MOST_LINES:
                 break
@@ -595,10 +595,10 @@ class _BareReader(_Reader):
                 continue
             calls, end = self.sequence(line.end())
             if calls and end == len(self.text) and self._is_fitting(calls):
-                return Reading(calls, _OPEN_FENCE.sub("", self.text[: line.start()]).strip())
+                return ParsedText(calls, _OPEN_FENCE.sub("", self.text[: line.start()]).strip())
         return None
 
-    def _in_lines(self) -> Reading | None:
+    def _in_lines(self) -> ParsedText | None:
         """Read objects that are calls on separate lines, even in the middle of a text."""
         examples = _examples(self.text)
         calls: Calls = []
@@ -617,10 +617,10 @@ class _BareReader(_Reader):
                 at = match[1]
         around.append(self.text[at:].strip())
         if calls:
-            return Reading(calls, "\n\n".join(filter(None, around)))
+            return ParsedText(calls, "\n\n".join(filter(None, around)))
         return None
 
-    def _in_a_wrapper(self) -> Reading | None:
+    def _in_a_wrapper(self) -> ParsedText | None:
         """Read calls in an unknown wrapper, if the rest of the text is not meant for a reader."""
         calls: Calls = []
         at = 0
@@ -638,7 +638,7 @@ class _BareReader(_Reader):
             at = parsed[1]
         is_rest_empty = self._names_in(self.text[at:]) is not None
         if calls and is_rest_empty and self._is_fitting(calls):
-            return Reading(calls)
+            return ParsedText(calls)
         return None
 
     def _names_in(self, gap: str) -> list[str] | None:

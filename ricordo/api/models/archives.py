@@ -30,7 +30,7 @@ MOST_SKIPPED = 10_000
 Tag = Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)]
 
 
-def few(noun: str) -> BeforeValidator:
+def within_item_limit(noun: str) -> BeforeValidator:
     """Return a check that a list is not empty and not longer than a request may be.
 
     Args:
@@ -95,7 +95,7 @@ class PassageRequest(PassageItem, RequestModel):
 class PassageBatchRequest(RequestModel):
     """Several passages to archive."""
 
-    passages: Annotated[Items[PassageItem], few("passages")]
+    passages: Annotated[Items[PassageItem], within_item_limit("passages")]
 
 
 class ArchiveResponse(AuthorFields):

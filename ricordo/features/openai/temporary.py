@@ -148,11 +148,11 @@ def _fitting(
     room = context_window - context_window // _ANSWER_SHARE - message_tokens(system)
     messages: list[Message] = []
     parts = parts_of_chat(chat)
-    for said in reversed(chat):
-        if said.role == "user":
-            message = run.new_message("user", parts[id(said)], run.created_at)
-        elif said.role == "assistant" and said.text.strip():
-            message = run.new_message("assistant", (TextPart(said.text),), run.created_at)
+    for chat_message in reversed(chat):
+        if chat_message.role == "user":
+            message = run.new_message("user", parts[id(chat_message)], run.created_at)
+        elif chat_message.role == "assistant" and chat_message.text.strip():
+            message = run.new_message("assistant", (TextPart(chat_message.text),), run.created_at)
         else:
             continue
         room -= message_tokens(message)

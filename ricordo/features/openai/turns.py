@@ -134,15 +134,15 @@ async def chat_turn(
     labels: Mapping[str, str] = {}
     if continuation.shown or any(message.role == "assistant" for message in new_messages):
         labels = await context.store.read(lambda tx: labels_of_messages(tx, context, agent.id))
-    said = [
+    turn_messages = [
         _with_label(message, labels)
-        for message in _said(context, continuation, new_messages, parts)
+        for message in _turn_messages(context, continuation, new_messages, parts)
     ]
     approval = _results_of_tools(new_messages) if chat.is_answer else None
     request = TurnRequest(
         scope=context.scope,
         agent_id=agent.id,
-        messages=() if chat.is_answer else (*system, *said),
+        messages=() if chat.is_answer else (*system, *turn_messages),
         approval=approval,
         conversation_id=continuation.conversation_id,
         overrides=TurnOverrides(
@@ -158,7 +158,7 @@ async def chat_turn(
     return ChatTurn(None if is_call else notes, request)
 
 
-def _said(
+def _turn_messages(
     context: RequestContext,
     continuation: Continuation,
     new_messages: Sequence[ChatMessage],
@@ -168,20 +168,20 @@ def _said(
 
     `parts` are the parts of users' messages, by object id.
     """
-    said: list[NewMessage] = []
+    turn_messages: list[NewMessage] = []
     if continuation.shown:
-        said.append(_as_client_shows(context, continuation.shown))
+        turn_messages.append(_as_client_shows(context, continuation.shown))
     for message in new_messages:
         if message.role == "user":
             is_untrusted = message.has_passages
-            said.append(NewMessage("user", parts[id(message)], is_untrusted=is_untrusted))
+            turn_messages.append(NewMessage("user", parts[id(message)], is_untrusted=is_untrusted))
         elif message.role == "assistant" and message.text.strip():
             is_own = answer_key(message.text) in continuation.own_answers
             if is_own:
-                said.append(NewMessage("assistant", (TextPart(message.text),)))
+                turn_messages.append(NewMessage("assistant", (TextPart(message.text),)))
             else:
-                said.append(_as_client_shows(context, message.text))
-    return said
+                turn_messages.append(_as_client_shows(context, message.text))
+    return turn_messages
 
 
 def _with_label(message: NewMessage, labels: Mapping[str, str]) -> NewMessage:

@@ -46,7 +46,7 @@ _QUESTION = "Describe this picture."
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _PictureText:
     """The text of a picture, and the expense for the model that read it, if any."""
 
     text: str
@@ -143,7 +143,7 @@ async def read_pictures(runtime: Runtime, job: Job, report: Report) -> None:
             if model is None:
                 return
         shown = await _fetched(cache, message, picture)
-        reading: _Reading | None = _Reading("")
+        reading: _PictureText | None = _PictureText("")
         if shown and model:
             reading = await _ask(runtime, model, replace(message, parts=(shown,)), job)
         elif shown:
@@ -156,10 +156,10 @@ async def read_pictures(runtime: Runtime, job: Job, report: Report) -> None:
         report(number, len(unread))
 
 
-async def _run_tesseract(runtime: Runtime, shown: ImagePart, job: Job) -> _Reading | None:
+async def _run_tesseract(runtime: Runtime, shown: ImagePart, job: Job) -> _PictureText | None:
     """Return the text in a picture; None if the sandbox does not work, so that no retry helps."""
     try:
-        return _Reading(await tesseract.read(runtime.sandbox, shown))
+        return _PictureText(await tesseract.read(runtime.sandbox, shown))
     except Unavailable as error:
         if runtime.sandbox.why_not() is None:  # the sandbox works, but is full
             raise
@@ -205,7 +205,7 @@ async def _fetched(cache: PictureCache, message: Message, picture: ImagePart) ->
     return part if isinstance(part, ImagePart) else None
 
 
-async def _ask(runtime: Runtime, model: ChatModel, shown: Message, job: Job) -> _Reading:
+async def _ask(runtime: Runtime, model: ChatModel, shown: Message, job: Job) -> _PictureText:
     """Return the model's description of a picture, with its cost.
 
     If the model fails in the last attempt, the description is empty.
@@ -223,7 +223,7 @@ async def _ask(runtime: Runtime, model: ChatModel, shown: Message, job: Job) -> 
         if job.attempts < _ATTEMPTS:
             raise
         log.warning("the model could not read a picture", extra={"job": job.id})
-        return _Reading("")
+        return _PictureText("")
     expense = Expense(
         job.organization_id,
         "other",
@@ -233,7 +233,7 @@ async def _ask(runtime: Runtime, model: ChatModel, shown: Message, job: Job) -> 
         user_id=shown.user_id,
     )
     text = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
-    return _Reading(text, expense)
+    return _PictureText(text, expense)
 
 
 def tidy(text: str) -> str:
@@ -251,7 +251,7 @@ def _unread(message: Message) -> list[ImagePart]:
     return [picture for picture in dict.fromkeys(message.pictures) if picture.text is None]
 
 
-def _save(tx: Transaction, message_id: str, picture: ImagePart, reading: _Reading) -> bool:
+def _save(tx: Transaction, message_id: str, picture: ImagePart, reading: _PictureText) -> bool:
     """Store a picture's text with the message in its present form, and the cost.
 
     A picture that was deleted or forgotten meanwhile gets no text.

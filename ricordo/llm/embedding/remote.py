@@ -256,10 +256,10 @@ def openai_embedder(
     headers = call_headers(info.endpoint_type, provider.api_key)
 
     async def ask(texts: list[str], purpose: EmbeddingPurpose) -> Sequence[Any]:
-        before = opening(info.name, purpose)
+        prefix = text_prefix(info.name, purpose)
         body = {
             "model": info.name,
-            "input": [before + text for text in texts],
+            "input": [prefix + text for text in texts],
             "encoding_format": "float",
         }
         request = httpx2.Request("POST", url, headers=headers, content=orjson.dumps(body))
@@ -365,7 +365,13 @@ def google_embedder(
     return RemoteEmbedder(info, policy, ask)
 
 
-def opening(name: str, purpose: EmbeddingPurpose) -> str:
+def text_prefix(name: str, purpose: EmbeddingPurpose) -> str:
+    """Return the prefix that a model needs before each text; "" for most models.
+
+    Args:
+        name: The model's name at its provider.
+        purpose: "query" for a question of a search, "document" for a stored text.
+    """
     bare = name.rpartition("/")[2].lower()
     prefixes = (pair for family, pair in _FAMILIES if re.match(family, bare))
     document, query = next(prefixes, ("", ""))

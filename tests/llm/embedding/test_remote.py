@@ -19,7 +19,7 @@ from ricordo.llm.embedding.remote import (
     REST_SECONDS,
     RemoteEmbedder,
     openai_embedder,
-    opening,
+    text_prefix,
     unit,
 )
 from ricordo.llm.embedding_meter import count, metered
@@ -379,6 +379,6 @@ FAMILIES = {
 
 def test_each_model_family_gets_the_prefixes_it_was_trained_with() -> None:
     for name, (document, query) in FAMILIES.items():
-        found = opening(name, "query")
-        assert opening(name, "document") == document, name
+        found = text_prefix(name, "query")
+        assert text_prefix(name, "document") == document, name
         assert (found[: len(query)], bool(found)) == (query, bool(query)), name

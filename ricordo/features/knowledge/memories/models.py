@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from ricordo.api.models.archives import few
+from ricordo.api.models.archives import within_item_limit
 from ricordo.api.models.base import Items, RequestModel, RequestPart, ResponseModel, Tags, Timestamp
 from ricordo.api.models.turns import TextContent
 from ricordo.domain.text import Json
@@ -41,7 +41,7 @@ class AddRequest(RequestModel):
     the same `session` belong to one conversation.
     """
 
-    messages: Annotated[Items[SaidMessage], few("messages")]
+    messages: Annotated[Items[SaidMessage], within_item_limit("messages")]
     infer: bool = True
     session: str | None = Field(None, min_length=1, max_length=200)
     tags: Tags | None = None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.api.guard import COOKIE, WAYS
+from ricordo.api.guard import BROWSER_ROUTES, COOKIE
 from ricordo.api.routing import GuardedRoute
 from ricordo.domain.scope import IMPERSONATE
 from tests.api.test_route_matrix import (
@@ -328,7 +328,11 @@ def test_each_listed_route_matches_only_itself(world: World, cells: list[Cell]) 
             name: f"{kind}-00000000-0000-4000-8000-000000000000" for name, kind in IDS.items()
         } | {"block_label": "x"}
         path = fill(cell.path, values)
-        found = [way for way in WAYS if way.method == cell.method and way.path.fullmatch(path)]
+        found = [
+            route
+            for route in BROWSER_ROUTES
+            if route.method == cell.method and route.path.fullmatch(path)
+        ]
         assert len(found) == 1, cell
         assert has_access(cell, found[0].access)
         routes = [route for route in world.server.app.routes if isinstance(route, GuardedRoute)]
