@@ -10,7 +10,7 @@ from ricordo.domain.scope import Scope
 from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.comparison import relation_of
 from ricordo.features.knowledge.facts.evidence import is_evidence, stands_in
-from ricordo.features.knowledge.facts.records import FactDraft, StatedTime, UserFact
+from ricordo.features.knowledge.facts.records import FactDraft, UserFact
 from ricordo.features.memory_care.audit.findings import Finding, Kind, short
 from ricordo.features.memory_care.audit.hygiene import AuditedTexts, owner_of
 from ricordo.features.memory_care.audit.service import junk_in
@@ -83,9 +83,6 @@ def _messages_of(tx: Transaction, facts: Sequence[UserFact]) -> dict[str, Messag
 
 
 def _as_draft(fact: UserFact) -> FactDraft:
-    time = None
-    if fact.starts_at is not None and fact.ends_at is not None and fact.precision:
-        time = StatedTime(fact.starts_at, fact.ends_at, fact.precision)
     return FactDraft(
         fact.sentence,
         fact.kind,
@@ -93,5 +90,5 @@ def _as_draft(fact: UserFact) -> FactDraft:
         subject=fact.subject,
         slot=fact.slot,
         value=fact.value,
-        time=time,
+        time=fact.stated_time,
     )

@@ -14,7 +14,7 @@ from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.comparison import relation_of
 from ricordo.features.knowledge.facts.extraction import drafts_in
 from ricordo.features.knowledge.facts.filing import settle
-from ricordo.features.knowledge.facts.records import FactDraft, FactKind, StatedTime, UserFact
+from ricordo.features.knowledge.facts.records import FactDraft, FactKind, UserFact
 from ricordo.features.knowledge.facts.times import holding, stated_time
 from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
@@ -308,9 +308,6 @@ def _require_proposed(fact: UserFact) -> None:
 
 
 def _draft_of(fact: UserFact) -> FactDraft:
-    time = None
-    if fact.starts_at is not None and fact.ends_at is not None and fact.precision:
-        time = StatedTime(fact.starts_at, fact.ends_at, fact.precision)
     return FactDraft(
         fact.sentence,
         fact.kind,
@@ -318,7 +315,7 @@ def _draft_of(fact: UserFact) -> FactDraft:
         subject=fact.subject,
         slot=fact.slot,
         value=fact.value,
-        time=time,
+        time=fact.stated_time,
         corrects=fact.relation == "contradicts",
         source=fact.source,
         old_id=fact.replaces_id,

@@ -92,6 +92,13 @@ class UserFact:
     resolved_by: str | None = None
     egress: str | None = None
 
+    @property
+    def stated_time(self) -> StatedTime | None:
+        """The time that the sentence names."""
+        if self.starts_at is None or self.ends_at is None or self.precision is None:
+            return None
+        return StatedTime(self.starts_at, self.ends_at, self.precision)
+
     def holds_at(self, time: int) -> bool:
         """Return whether the fact held at this time, as far as is known."""
         is_known = self.state in ("current", "ended")
