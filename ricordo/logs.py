@@ -51,12 +51,12 @@ _WITHOUT_VALUES = (
 _OF_DATABASES = ("OperationalError", "InterfaceError")
 
 
-# The ids of the runs that a request began; its log line contains them.
+# The ids of the runs that a request began; its log line contains the first one.
 REQUEST_RUNS: ContextVar[list[str] | None] = ContextVar("request_runs", default=None)
 
 
 def note_run(run_id: str) -> None:
-    """Add the run's id to the log line of the current request.
+    """Note the run for the log line of the current request, which contains the first noted id.
 
     Args:
         run_id: The run that the request began. Outside a request, nothing is noted.
@@ -86,11 +86,12 @@ def set_up_logs(
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+    library_level = max(root.level, logging.WARNING)
     # uvicorn's lines about each start and stop repeat ours.
     is_debug = root.level <= logging.DEBUG
-    logging.getLogger("uvicorn").setLevel(logging.DEBUG if is_debug else logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.DEBUG if is_debug else library_level)
     for name in (*_TALKATIVE, *_NOISY):
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(library_level)
     for name in _QUOTING:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 

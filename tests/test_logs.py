@@ -229,3 +229,9 @@ def test_uvicorn_logs_here_too_but_only_important_lines() -> None:
 
 def test_http_clients_log_no_requests_even_at_debug() -> None:
     assert lines("text", "debug", logger="httpx2", msg="GET /search?query=secret") == []
+
+
+@pytest.mark.parametrize("logger", ["httpx", "asyncio", "uvicorn.error"])
+def test_the_lowest_level_also_holds_for_libraries(logger: str) -> None:
+    assert lines("text", "error", logger=logger, level=logging.WARNING) == []
+    assert len(lines("text", "warning", logger=logger, level=logging.WARNING)) == 1

@@ -9,14 +9,16 @@ from typing import Any
 
 from ricordo.errors import Forbidden, Invalid
 from ricordo.features.mcp.client.options import McpSettings
-from ricordo.features.mcp.client.sessions import ANSWER_BYTES, LIFE_SECONDS, Open, Traffic
+from ricordo.features.mcp.client.sessions import ANSWER_BYTES, Open, Traffic
 from ricordo.sandbox.options import SandboxSettings
 from ricordo.sandbox.service import Sandbox, SandboxCall, SandboxLimits
 
+# Without `seconds`, a program does not count for RICORDO_SANDBOX_CALLS. The session that uses the
+# program ends it, and the number of sessions is limited.
 _LIMITS = SandboxLimits(
     memory_mb=1024,
     cpu_seconds=300,
-    seconds=int(LIFE_SECONDS) + 60,
+    seconds=0,
     processes=64,
     output_kb=16 * ANSWER_BYTES // 1024,
 )

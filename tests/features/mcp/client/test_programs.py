@@ -9,7 +9,12 @@ import pytest
 from letta_client import APIStatusError
 
 from ricordo.features.mcp.client import sessions, tools
+from ricordo.features.mcp.client.commands import over_stdio
+from ricordo.features.mcp.client.options import McpSettings
 from ricordo.llm.scripted import call
+from ricordo.sandbox.options import SandboxSettings
+from ricordo.sandbox.service import Sandbox, SandboxLimits
+from ricordo.settings import Settings
 from tests.api.conftest import Api
 from tests.seams.server import MODEL
 from tests.support.sandboxes import bubblewrap
@@ -153,3 +158,14 @@ def test_programs_not_allowed_by_the_operator_are_not_started(
         api.client.mcp_servers.create(**config(folder))
     assert refused.value.status_code == 403
     assert list(api.client.mcp_servers.list()) == []
+
+
+async def test_a_running_program_leaves_the_sandbox_to_other_calls(
+    folder: Path, tmp_path: Path
+) -> None:
+    sandbox = Sandbox(Settings(data_dir=tmp_path), SandboxSettings(sandbox_calls=1))
+    streams = over_stdio(sandbox, McpSettings(), config(folder)["config"], {})
+    async with streams(sessions.Traffic()) as (read, write), read, write:
+        code = await sandbox.run_python("", b"", limits=SandboxLimits(seconds=5))
+    await sandbox.close()
+    assert code.exit_code == 0, code
