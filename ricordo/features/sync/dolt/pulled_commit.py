@@ -187,10 +187,13 @@ class _PulledCommit:
             proposal = propose(self.tx, draft, ChangeMetadata(self.metadata.author, message))
         except Unchanged:
             return  # only a final line break differs
-        self.conflicts.append(
-            f'"{label}" changed here and at the remote in the same lines. The text of the remote '
-            f"waits as {proposal.id}."
-        )
+        if text is None:
+            conflict = "was changed here and deleted at the remote. The deletion"
+        elif block is None:
+            conflict = "was deleted here and changed at the remote. The text of the remote"
+        else:
+            conflict = "changed here and at the remote in the same lines. The text of the remote"
+        self.conflicts.append(f'"{label}" {conflict} waits as {proposal.id}.')
 
 
 def _merged(before: DoltRow | None, after: DoltRow, block: Block | None) -> str | None:

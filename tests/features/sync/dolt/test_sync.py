@@ -260,6 +260,19 @@ async def test_a_conflict_is_reported_and_the_remote_text_is_proposed(
     await require_same(memory, is_pulled=True)
 
 
+async def test_a_conflict_says_which_side_deleted_the_block(memory: Memory) -> None:
+    for label in ("here", "there"):
+        await memory.put(label, "Likes tea")
+    await memory.sync()
+    change(memory, "Coffee", _SET, "Likes coffee", "here")
+    change(memory, "Clean up", "DELETE FROM memory_blocks WHERE label = ?", "there")
+    await memory.do(lambda tx, owned: user_memory.delete(tx, owned, "here", owned.owner))
+    await memory.put("there", "Likes cocoa")
+    error = (await memory.sync()).last_error or ""
+    assert '"here" was deleted here and changed at the remote. The text' in error
+    assert '"there" was changed here and deleted at the remote. The deletion waits' in error
+
+
 async def test_merging_a_proposal_branch_in_dolt_approves_it(memory: Memory) -> None:
     await memory.put("human", "Likes tea\nb\nc")
     taken = await memory.propose("human", "tea", "coffee", TUTORS[0], reasoning="She said so.")
