@@ -467,10 +467,13 @@ def page_of_users(
 
     Args:
         tx: The transaction.
-        scope: The organization. Blocks that the caller may not see raise NotFound.
+        scope: The caller, who must be allowed to see all users' blocks.
         label: The block's label.
         after: The seq of the last block of the page before; 0 for the first page.
         limit: The most blocks.
+
+    Raises:
+        NotFound: The caller may not see one of the blocks.
     """
     users_chains = select(chains.c.id).where(
         chains.c.organization_id == scope.organization_id, chains.c.owner_kind == "user"
@@ -669,12 +672,12 @@ def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
         The ids, and the portion's last number; None at the end.
     """
     rows = tx.all(_PORTION, {"after": after})
-    odd = [
+    odd_ids = [
         row.id
         for row in rows
         if normal_name(row.label) != row.label or normal_text(row.value) != row.value
     ]
-    return odd, rows[-1].seq if rows else None
+    return odd_ids, rows[-1].seq if rows else None
 
 
 def normalise(tx: Transaction, block: Block) -> Block:

@@ -416,9 +416,11 @@ def take_deleted(tx: Transaction, chain: Chain, label: str) -> DeletedBlock | No
     deleted = last_deleted(tx, chain.id, label)
     if deleted is None or not is_full(tx, chain):
         return deleted
-    kept = {name: deleted.settings[name] for name in deleted.settings.keys() - _LARGE_SETTINGS}
+    small_settings = {
+        name: deleted.settings[name] for name in deleted.settings.keys() - _LARGE_SETTINGS
+    }
     values = {"in_chain": chain.id, "label_then": label, "of_block": deleted.block_id}
-    tx.run(_SHORTEN_DELETED, {**values, "new_changed": {"label": label, "deleted": kept}})
+    tx.run(_SHORTEN_DELETED, {**values, "new_changed": {"label": label, "deleted": small_settings}})
     recount(tx, chain.id)
     return deleted
 

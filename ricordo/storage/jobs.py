@@ -519,8 +519,10 @@ def prune(tx: Transaction) -> int:
         tx: The transaction.
     """
     now = tx.clock.now()
-    ended = select(jobs.c.seq).where(jobs.c.status.in_(ENDED))
-    newest_kept = ended.order_by(jobs.c.seq.desc()).offset(KEPT_ENDED).limit(1).scalar_subquery()
+    ended_jobs = select(jobs.c.seq).where(jobs.c.status.in_(ENDED))
+    newest_kept = (
+        ended_jobs.order_by(jobs.c.seq.desc()).offset(KEPT_ENDED).limit(1).scalar_subquery()
+    )
     is_old_periodic = (
         jobs.c.key.startswith(PERIODIC, autoescape=True)
         & (jobs.c.status == "done")
@@ -531,7 +533,7 @@ def prune(tx: Transaction) -> int:
         | is_old_periodic
         | (jobs.c.seq <= newest_kept)
     )
-    rows = tx.all(ended.where(func.coalesce(is_over, False)).limit(_PRUNED_AT_ONCE))
+    rows = tx.all(ended_jobs.where(func.coalesce(is_over, False)).limit(_PRUNED_AT_ONCE))
     if rows:
         return tx.run(delete(jobs).where(jobs.c.seq.in_([row.seq for row in rows])))
     return 0

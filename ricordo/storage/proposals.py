@@ -244,6 +244,7 @@ def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
 
     Raises:
         NotFound: There is no such proposal, or the caller may not see it.
+        Conflict: One of its texts is damaged.
     """
     tx.lock(_LOCK, {"id": id})
     return get(tx, scope, id)

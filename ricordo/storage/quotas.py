@@ -17,7 +17,8 @@ _SMALL = 64 * 1024
 _MOST_AGENTS = 20
 
 
-# The same size as `Block.size`.
+# About `Block.size`: stored metadata may have fewer bytes, since JSON is stored without spaces and
+# escapes.
 _SIZE = (
     byte_length(blocks.c.value)
     + func.coalesce(byte_length(blocks.c.description), 0)

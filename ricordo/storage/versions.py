@@ -344,6 +344,7 @@ def begin(
 
     Raises:
         Invalid: The reason has a NUL character.
+        Collision: The owner has a chain already.
     """
     planned = plan(chain, changes, metadata, tx.clock.now())
     files = {label: (blob, 0) for label, (blob, _) in planned.chain.files.items()}

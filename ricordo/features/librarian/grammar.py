@@ -203,9 +203,9 @@ def _with_wishes(intents: list[Intent]) -> list[Intent]:
         for index, intent in enumerate(intents)
         if intent.kind == "forget"
     ]
-    kept = [intent for intent in intents if not _is_beside(intent, wishes)]
+    remaining = [intent for intent in intents if not _is_beside(intent, wishes)]
     completed = iter(wishes)
-    return [next(completed) if intent.kind == "forget" else intent for intent in kept]
+    return [next(completed) if intent.kind == "forget" else intent for intent in remaining]
 
 
 def _named_before(earlier: Sequence[Intent]) -> str:

@@ -309,15 +309,17 @@ def _asking(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCal
     if FORGET not in view.tools or view.calls_of(FORGET):
         return []
     struck = [note_of("", call.old_words.strip()).text for call in view.calls_of(REPLACE)]
-    found: list[str] = []
+    sentences_to_forget: list[str] = []
     for wish in intents:
         # If several notes match equally well, they are first listed, so that the person can
         # confirm.
         if wish.kind == "forget" and (struck or len(matching(view, wish.text)) < 2):
-            found += _said_about(view, wish) or _subject(wish)
+            sentences_to_forget += _said_about(view, wish) or _subject(wish)
     if is_confirmed(view, intents):
-        found += struck
-    lines = list(dict.fromkeys(_without_secret(text) for text in found))[:_MOST_SENTENCES]
+        sentences_to_forget += struck
+    lines = list(dict.fromkeys(_without_secret(text) for text in sentences_to_forget))[
+        :_MOST_SENTENCES
+    ]
     if not lines:
         return []
     arguments = {"text": "\n".join(lines)[:_LONGEST_WISH], "reason": "They asked for it."}
@@ -338,9 +340,11 @@ def _said_about(view: LibrarianView, wish: Intent) -> list[str]:
         for call in view.calls_of(*SEARCHES)
         for row in rows_of(call)
     ]
-    told = [sentence for text in (*view.earlier_texts, *hits) for sentence in _told_sentences(text)]
+    told_sentences = [
+        sentence for text in (*view.earlier_texts, *hits) for sentence in _told_sentences(text)
+    ]
     notes = [statement.text for statement in matching(view, wish.text)]
-    wished = [sentence for sentence in told if is_wished(wish, sentence)]
+    wished = [sentence for sentence in told_sentences if is_wished(wish, sentence)]
     return [*notes, *(part for sentence in wished for part in _wished_parts(wish, sentence))]
 
 
@@ -357,13 +361,13 @@ def _told_sentences(text: str) -> list[str]:
     """
     if wishes_in(text):
         return []
-    told: list[str] = []
+    told_sentences: list[str] = []
     for sentence in sentences(text):
-        if told and found_in("continues", sentence):
-            told[-1] = f"{told[-1]} {sentence}"
+        if told_sentences and found_in("continues", sentence):
+            told_sentences[-1] = f"{told_sentences[-1]} {sentence}"
         else:
-            told.append(sentence)
-    return told
+            told_sentences.append(sentence)
+    return told_sentences
 
 
 def wishes_in(text: str) -> list[Intent]:

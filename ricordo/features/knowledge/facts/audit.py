@@ -35,7 +35,7 @@ def audit_facts(tx: Transaction, scope: Scope, user_id: str | None) -> AuditedTe
 def _of_user(
     tx: Transaction, facts: Sequence[UserFact], waiting: set[str | None]
 ) -> Iterator[Finding]:
-    said = _messages_of(tx, facts)
+    messages_by_id = _messages_of(tx, facts)
     by_time = sorted(facts, key=lambda fact: (fact.said_at, fact.id))
     drafts = [_as_draft(fact) for fact in by_time]
     for index, fact in enumerate(by_time):
@@ -47,7 +47,7 @@ def _of_user(
             text=short(fact.sentence),
             source="fact",
         )
-        for kind, reason in _faults(tx, fact, said):
+        for kind, reason in _faults(tx, fact, messages_by_id):
             yield finding(kind, reason=reason)
         relations = {relation_of(later, fact, facts) for later in drafts[index + 1 :]}
         if "same" in relations:
@@ -57,22 +57,22 @@ def _of_user(
 
 
 def _faults(
-    tx: Transaction, fact: UserFact, said: Mapping[str, Message]
+    tx: Transaction, fact: UserFact, messages_by_id: Mapping[str, Message]
 ) -> Iterator[tuple[Kind, str]]:
     if reason := junk_in(fact.sentence):
         yield "junk", reason
-    if fact.source != "user" and not _is_supported(fact, said):
+    if fact.source != "user" and not _is_supported(fact, messages_by_id):
         yield "unsupported", "no message of the user contains its quote"
     now = tx.clock.now()
     if fact.kind == "plan" and fact.ends_at is not None and fact.ends_at < now - DAY:
         yield "stale", "the time for which it holds has passed"
 
 
-def _is_supported(fact: UserFact, said: Mapping[str, Message]) -> bool:
+def _is_supported(fact: UserFact, messages_by_id: Mapping[str, Message]) -> bool:
     return any(
-        piece.message_id in said
-        and is_evidence(said[piece.message_id], fact.user_id)
-        and stands_in(piece.quote, said[piece.message_id])
+        piece.message_id in messages_by_id
+        and is_evidence(messages_by_id[piece.message_id], fact.user_id)
+        and stands_in(piece.quote, messages_by_id[piece.message_id])
         for piece in fact.evidence
     )
 

@@ -221,8 +221,8 @@ def settle(
             )
             remaining.append(older)
         elif older.state == "current":
-            ended = replace(older, holds_until=fact.holds_from)
-            queries.update(tx, _replaced(ended, fact, "ended", now))
+            ended_fact = replace(older, holds_until=fact.holds_from)
+            queries.update(tx, _replaced(ended_fact, fact, "ended", now))
         else:
             queries.update(tx, _replaced(older, fact, "replaced", now))
     queries.update(tx, fact)

@@ -149,9 +149,13 @@ class _Work:
         return str(self.job.payload["agent_id"])
 
     def reading_of(self, ranges: Sequence[_Range]) -> Reading:
-        shown = [message for range_ in ranges for message in (*range_.context, *range_.new)]
+        shown_messages = [
+            message for range_ in ranges for message in (*range_.context, *range_.new)
+        ]
         known_ids = frozenset(message.id for range_ in ranges for message in range_.context)
-        return Reading(self.job.organization_id, self.user_id, self.policy, shown, known_ids)
+        return Reading(
+            self.job.organization_id, self.user_id, self.policy, shown_messages, known_ids
+        )
 
 
 async def extract(runtime: Runtime, job: Job, report: Report) -> None:

@@ -97,9 +97,9 @@ async def show_profile(request: Request, user_id: str) -> Response:
     memory = await request.app.state.runtime.store.read(
         lambda tx: user_memory.open_memory(tx, scope, user_id)
     )
-    given = request.query_params
-    tokens = given.get("tokens", "").strip() or str(_PROFILE_TOKENS)
-    question = given.get("question", "").strip()
+    query_params = request.query_params
+    tokens = query_params.get("tokens", "").strip() or str(_PROFILE_TOKENS)
+    question = query_params.get("question", "").strip()
     path = f"/v1/users/{memory.user.id}/profile"
     profile = await Api(request).get(path, tokens=tokens, question=question or None)
     return await render(

@@ -35,8 +35,10 @@ class StatedTime:
 class FactDraft:
     """A fact as read from messages, not yet checked or stored.
 
-    With `corrects`, the wording says that something has changed. `old_id` and `relation` are a
-    model's claim about its relation to a stored fact.
+    `subject` is the person or thing that the fact is about; `USER` is the user. `slot` is the
+    property of which the fact gives the `value`, such as "home"; "" if there is none. With
+    `has_ended` the fact held earlier, and with `corrects` the wording says that something has
+    changed. `old_id` and `relation` are a model's claim about its relation to a stored fact.
     """
 
     sentence: str
@@ -58,10 +60,10 @@ class FactDraft:
 class UserFact:
     """A stored fact about a user.
 
-    Times are in microseconds. `starts_at` and `ends_at` are the time that the sentence names;
-    `holds_from` and `holds_until` are the time for which the fact holds. `replaces_id` is the fact
-    to which it has `relation`; `replacement_id` is the fact that replaced it. `egress` is the label
-    of the egress policy of its kind.
+    `subject`, `slot` and `value` are as in `FactDraft`. Times are in microseconds. `starts_at` and
+    `ends_at` are the time that the sentence names; `holds_from` and `holds_until` are the time for
+    which the fact holds. `replaces_id` is the fact to which it has `relation`; `replacement_id` is
+    the fact that replaced it. `egress` is the label of the egress policy of its kind.
     """
 
     id: str

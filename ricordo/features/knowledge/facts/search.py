@@ -81,8 +81,8 @@ def beside(
 def beside_hits(tx: Transaction, query: FactQuery) -> list[KnownFact]:
     """Return the facts to show with the hits of a search of messages, best first."""
     facts = queries.of_states(tx, query.user_id, "current", "ended", limit=_MOST_SEARCHED)
-    found = beside(facts, query.text, query.message_ids)
-    shown = [fact for fact in found if _is_asked(fact, query)]
+    matching = beside(facts, query.text, query.message_ids)
+    asked_facts = [fact for fact in matching if _is_asked(fact, query)]
     return [
         KnownFact(
             fact.id,
@@ -94,7 +94,7 @@ def beside_hits(tx: Transaction, query: FactQuery) -> list[KnownFact]:
             f"/ui/people/{fact.user_id}/facts#{fact.id}",
             egress=fact.egress,
         )
-        for fact in shown[:MOST_BESIDE]
+        for fact in asked_facts[:MOST_BESIDE]
     ]
 
 

@@ -115,7 +115,7 @@ async def _forget_conclusions(honcho: Any, user_id: str, needle: Needle) -> int:
     for conclusion in conclusions:
         await peer.conclusions.aio.delete(conclusion.id)
     card: Sequence[str] = await peer.aio.get_card() or ()
-    kept = [line for line in card if not needle.units(line)]
-    if len(kept) < len(card):
-        await peer.aio.set_card(kept)
-    return len(conclusions) + len(card) - len(kept)
+    remaining_lines = [line for line in card if not needle.units(line)]
+    if len(remaining_lines) < len(card):
+        await peer.aio.set_card(remaining_lines)
+    return len(conclusions) + len(card) - len(remaining_lines)
