@@ -81,8 +81,10 @@ def short(text: str | None, length: int = 160) -> str:
         text: Line breaks and repeated spaces become single spaces. None is an empty text.
         length: The most characters of the result, with "…" at the end of a cut text.
     """
-    line = " ".join((text or "")[: length * 4].split())
-    if len(line) <= length:
+    text = text or ""
+    most_read = length * 4
+    line = " ".join(text[:most_read].split())
+    if len(line) <= length and not text[most_read:].strip():
         return line
     return f"{line[: length - 1]}…"
 

@@ -102,8 +102,8 @@ def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
         raise Invalid("An agent cannot send a message to itself.")
     if agent_id in chain:
         raise Invalid(
-            f"The agent {agent_id} is waiting for the end of this turn, so you cannot send it a "
-            "message. Put the message into your answer instead."
+            f"The agent {agent_id} may be waiting for the end of this turn, so you cannot send it a "
+            "message. If it waits for an answer, put the message into your answer."
         )
     if len(chain) >= AgentCallSettings().agent_call_depth:
         raise Invalid(

@@ -236,8 +236,8 @@ def shared_blocks_with(tx: Transaction, owned: Belongings, needle: Needle) -> li
         .distinct()
     )
     return [
-        f'The block "{row.label}" ({row.id}) contains it too, and others share that block. A key '
-        "with the scope agents:write can change it."
+        f'The block "{row.label}" ({row.id}) contains it too, and stays as it is: others share it or '
+        "set it up. A key with the scope agents:write can change it."
         for row in tx.all(statement)
         if needle.is_in(row.value)
         and (row.chain_id not in owned.chains or (row.chain_id, row.label) in owned.fixed_blocks)

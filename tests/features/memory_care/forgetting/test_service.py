@@ -401,6 +401,7 @@ async def test_forgetting_keeps_instructions_of_agents_set_up_by_others(stage: S
         labels.append({item.where.get("label", item.kind) for item in items} - {"human"})
     assert labels == [{"notes", "rules", "agent"}, {"notes"}]
     assert '"rules"' in str(listed.remains)
+    assert "others share it or set it up" in str(listed.remains)
 
     await service.forget(stage.runtime, user_scope, "ada", TEXT, ALL)
     await finish_jobs(stage)

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ricordo.pages.filters import editable_markdown, markdown
+from ricordo.pages.filters import editable_markdown, markdown, short
 
 LATEX = [
     r"x^2 < 3",
@@ -97,3 +97,10 @@ def test_code_is_highlighted_without_changing_its_text(language: str) -> None:
 def test_editable_markdown_keeps_formulas_and_characters() -> None:
     rendered = editable_markdown("Maths: $x^2$, *so\u200b* <b>it</b> is.")
     assert rendered == "<p>Maths: $x^2$, <em>so\u200b</em> &lt;b&gt;it&lt;/b&gt; is.</p>\n"
+
+
+def test_a_shortened_text_shows_that_it_was_cut() -> None:
+    assert short("one\n  two", 7) == "one two"
+    assert short("one two three", 7) == "one tw…"
+    spaced = short(f"one{' ' * 1000}two", 7)
+    assert spaced == "one…", "many blanks must not hide that the rest is missing"
