@@ -25,8 +25,8 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.future_times import mend_future_times
 
 log = logging.getLogger(__name__)
-# A job of an unknown kind may be meant for a newer server. It waits this long for such a server.
-# Meanwhile a server tries it again at this interval. (Both in microseconds.)
+# A job of an unknown kind may be meant for a newer server. It waits for such a server at most
+# `_UNKNOWN_WAITS`, and is tried again every `_UNKNOWN_AGAIN`, both in microseconds.
 _UNKNOWN_WAITS = 24 * 3600 * SECOND
 _UNKNOWN_AGAIN = 60 * SECOND
 # Seconds that a stop waits for claims, and then for jobs.

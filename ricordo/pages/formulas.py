@@ -40,7 +40,7 @@ def mathml(latex: str, *, is_block: bool = False) -> str | None:
     """Return the formula as MathML; None if it is too long or cannot be read."""
     if len(latex) > _LONGEST or latex.count("{") > _DEEPEST:
         return None
-    # The import takes 1 MB and a third of a conversion's time, so it is left to the first formula.
+    # The import takes 1 MB of memory, and time, so it is left to the first formula.
     from latex2mathml.converter import convert_to_element
 
     try:

@@ -1,8 +1,8 @@
 """The navigation of the pages: groups of entries that the caller's rights allow.
 
 Everybody has Chat, Memory and Search, if the key allows them. Builders also see agents, people,
-courses, files, tools and templates. Operators also see the pages of the server. All other pages are
-behind "More".
+courses, files, tools and templates, and a few pages of the server. Operators see all pages of the
+server. All other pages are behind "More".
 """
 
 import re

@@ -144,7 +144,7 @@ async def render(
     runtime: Runtime = request.app.state.runtime
     waiting_count = 0
     if me is not None and me.may(APPROVE, OVERRIDE) and not is_part(request):
-        with suppress(DatabaseFailed):  # the page then says so
+        with suppress(DatabaseFailed):  # the count is then left out
             waiting_count = await runtime.store.read(lambda tx: proposals.count_decidable(tx, me))
     notice = _notice(request)
     variables = {

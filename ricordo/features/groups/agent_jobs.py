@@ -30,7 +30,7 @@ from ricordo.storage import jobs, keys, runs, users
 from ricordo.storage.engine.store import Transaction
 
 KIND = "groups.message"
-PURPOSE = "message"  # of the run, in the ledger
+PURPOSE = "message"  # of the run, as expenses record it
 # The last attempts are at least ten minutes apart, so all of them take more than 25 hours. That is
 # longer than an approval waits by default (RICORDO_APPROVAL_EXPIRY, 24 hours). With a longer expiry
 # the attempts may end before the approval expires.

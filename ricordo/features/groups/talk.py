@@ -480,7 +480,7 @@ class Talk(LiveRun):
         elif plan.kind == "dynamic":
             instructions = manager_instructions(plan)
         else:
-            # The turn's task inherits this context, where the tool finds the group.
+            # The turn's asyncio task inherits this variable, in which the tool finds the group.
             SUPERVISED.set(partial(ask_all, self, plan))
             return replace(
                 self.members_overrides,

@@ -181,7 +181,7 @@ def _add_writes(router: Routes, place: _Owner) -> None:
 
         def work(tx: Transaction) -> Json:
             # Open the owner first, so that a caller who may not see the owner is refused before the
-            # file is read.
+            # zip file is opened.
             owner = place.open(tx, context, makes=True)
             skill = from_zip(content)
             edit = _edit(context, owner, f"Import {skill.name} from a zip file")

@@ -548,7 +548,7 @@ def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
     cover_messages(tx, erasure, items, 0 if is_default else None, window[:1])
     if is_default and row.user_id == erasure.user_id:
         changes |= {"user_id": None, "summary": None, "description": None}
-        # In such a conversation, the user's other messages are prompts.
+        # The user's messages that remain in such a conversation are prompts.
         is_prompt = (messages.c.conversation_id == id) & (messages.c.user_id == erasure.user_id)
         tx.run(update(messages).where(is_prompt).values(user_id=None))
         erasure.changed["conversations of agents"] += 1

@@ -92,7 +92,7 @@ class Erasure(ErasureFacts):
     own_agents: list[str] = []
     own_archives: list[str] = []
     kept_agents: dict[str, str] = {}
-    # Agents that only the user had when the request did not ask to delete them.
+    # Agents that only the user had, if the request did not ask to delete them.
     left_agents: list[str] = []
     # Addresses of the memory's remotes with their kind; kept until those in the data folder are
     # removed.

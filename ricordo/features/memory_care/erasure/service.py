@@ -237,8 +237,8 @@ def _still_own(tx: Transaction, earlier: Erasure) -> tuple[list[str], dict[str, 
     own_agents: list[str] = []
     kept_agents: dict[str, str] = {}
     for row in rows:
-        # The erasure removes the user from the agent and its default conversation. Then both name
-        # no user.
+        # The erasure removes the user from the agent and its default conversation. So the user is
+        # given here as the agent's creator.
         reason = _why_kept(tx, row.id, earlier.user_id, earlier.user_id)
         reason = reason or _why_in_use(tx, row.id, earlier.user_id, forgotten_at)
         if reason:

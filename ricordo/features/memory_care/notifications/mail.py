@@ -93,7 +93,7 @@ async def send(message: EmailMessage, settings: NotificationSettings) -> None:
 
 
 def _send(message: EmailMessage, settings: NotificationSettings) -> None:
-    import smtplib  # for servers that send e-mails
+    import smtplib  # only servers that send e-mails need it
 
     try:
         with _connected(settings) as client:
@@ -113,7 +113,7 @@ def _send(message: EmailMessage, settings: NotificationSettings) -> None:
 
 def _connected(settings: NotificationSettings) -> "smtplib.SMTP":
     """Return a client of the mail server. It is logged in if the settings contain a name."""
-    import smtplib  # for servers that send e-mails
+    import smtplib  # only servers that send e-mails need it
 
     host, port = settings.smtp_host or "", settings.smtp_port
     context = ssl.create_default_context()

@@ -43,7 +43,7 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 
 # Courses belong to the first organization of a server.
 SCOPE = Scope()
-# In an agent's settings: the course, and the agent's name in the course's file.
+# The key in an agent's settings that names the course and the agent in its file.
 MARK = "course"
 TEACHERS_SEE = "teachers_see"
 # A key in a block's metadata. It names the course whose teachers may see the block if the user
@@ -59,10 +59,11 @@ _BLOCK_SETTINGS = (
     "schema_ref",
     "metadata",
 )
-# A job that lets the remaining users' blocks follow a course, and the blocks of one transaction.
+# The kind of the job that lets the remaining users' blocks follow a course, and the number of
+# blocks of one transaction.
 FOLLOW = "courses.follow"
 FOLLOWED_AT_ONCE = 100
-_ATTEMPTS = 100  # each killed one may have changed many blocks
+_ATTEMPTS = 100  # a killed attempt may still have changed many blocks
 # The number of a changed block of the course, and the seq of the last user's block that followed.
 Position = tuple[int, int]
 PreparedAgents = Sequence[tuple[AgentSpec, ModelInfo]]

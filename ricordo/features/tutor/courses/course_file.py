@@ -378,7 +378,7 @@ def _skills(course: _Entry) -> list[CourseSkill]:
         course.add_problem(f"a course has at most {MOST_SKILLS} skills. Remove some.", "skill")
     course.problems.extend(_duplicates([(skill.name, skill.line) for skill in skills], "skill"))
     names = [table.get("name") for table in _tables(table.get("skill"))]
-    if len(skills) == len(names):  # else a skill with a fault would seem to be unknown
+    if len(skills) == len(names):  # otherwise a skill with a fault would seem unknown
         course.problems.extend(prerequisite_problems(skills))
     return skills
 
