@@ -166,7 +166,8 @@ def stated(message: str) -> list[str]:
     """Return the sentences of a message that state something."""
     statements: list[str] = []
     # In "Suggest a dinner. One or two sentences." the second sentence continues the request. After
-    # any sentence that states nothing, short ones without a fact or "I" are taken as such.
+    # any sentence that states nothing, short ones without a fact or "I" are taken as such. After a
+    # greeting or thanks they are not.
     follows_request = False
     for sentence in sentences(message):
         continues_request = (
@@ -176,7 +177,7 @@ def stated(message: str) -> list[str]:
         )
         if is_statement(sentence) and not continues_request:
             statements.append(_KEEP.sub("", sentence))
-        else:
+        elif not _SMALL_TALK.search(sentence):
             follows_request = True
     return statements
 
