@@ -399,7 +399,7 @@ def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
 def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = ()) -> list[Job]:
     """Free the jobs of workers without a heartbeat, and return them.
 
-    Jobs without attempts left fail instead.
+    Jobs without attempts left fail instead, and are returned too.
 
     Args:
         tx: The transaction.

@@ -177,7 +177,8 @@ class PostgresStore(SqlStore):
     def _max_attempts(self, retry: "_Retry") -> int:
         """Return the number of attempts for a unit of work.
 
-        While the server is known to be down, a new connection is tried only once.
+        While the server is known to be down, there are only two: the thread's old connection may
+        fail first.
         """
         if not retry.is_lost:
             return _ATTEMPTS

@@ -160,7 +160,7 @@ class Transaction:
     def savepoint(self) -> Iterator[None]:
         """Undo the changes made within the context after an error, and raise the error.
 
-        The transaction can then continue. Contexts are not nested.
+        The transaction can then continue. Contexts must not be nested.
         """
         callback_count = len(self.after_commit)
         locked_ids = set(self.locked_ids)

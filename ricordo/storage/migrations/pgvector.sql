@@ -1,6 +1,6 @@
--- Vectors that pgvector searches, for archives that chose it. It can be run again: where the extension is not installed, or this
--- user may not create it, nothing happens, and the next start of a server tries once more. The type has no dimension, since models
--- differ; partitions with many vectors get an index of their own, which is no part of the schema.
+-- Vectors that pgvector searches, for archives that chose it. This file can run several times. If the extension is not installed,
+-- or this user may not create it, nothing happens, and the next start of a server tries again. The type has no dimension, since
+-- models differ. Partitions with many vectors each get a separate index, which does not belong to the schema.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') THEN

@@ -1,6 +1,6 @@
--- The schema of procrastinate 3.10.0 (https://github.com/procrastinate-org/procrastinate), as that version brings it, without the
--- comments between its statements; lines that hold two dashes alone part them. Whoever raises the version adds what its own
--- migrations change as a new migration here. Its licence:
+-- The schema of procrastinate 3.10.0 (https://github.com/procrastinate-org/procrastinate) without the comments between its
+-- statements. Lines with only two dashes separate the statements. If you raise the version, add the changes of procrastinate's own
+-- migrations as a new migration here. Its licence:
 -- -
 -- MIT License
 -- -

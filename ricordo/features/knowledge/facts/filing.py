@@ -137,7 +137,7 @@ def _new_fact(
     messages: dict[str, Message],
 ) -> UserFact:
     holds_from, holds_until = holding(draft, said_at)
-    message = messages[draft.evidence[-1].message_id]
+    message = messages[draft.evidence[0].message_id]
     return UserFact(
         id=new_id("fact"),
         organization_id=reading.organization_id,

@@ -108,6 +108,22 @@ async def test_repeated_facts_gain_evidence_and_more_precise_ones_replace_them(
     assert older.value == "3 may"
 
 
+async def test_a_fact_names_the_conversation_of_its_first_quote(book: FactBook) -> None:
+    first = message("I live in Graz.", book.user.id)
+    later = replace(message("I live in Graz.", book.user.id), conversation_id="conv-2")
+    evidence = tuple(Evidence(said.id, said.text) for said in (first, later))
+    draft = replace(drafts_in(first.id, first.text, first.created_at)[0], evidence=evidence)
+
+    def file_draft(tx: Transaction) -> None:
+        reading = Reading(LOCAL_ORGANIZATION, book.user.id, "direct", [first, later])
+        file_drafts(tx, reading, [draft])
+
+    await book.changed(file_draft)
+    (fact,) = await book.facts()
+    # The page of facts links the first quote to this conversation.
+    assert (fact.evidence, fact.conversation_id) == (evidence, "conv-1")
+
+
 async def test_only_trusted_words_of_the_user_are_evidence(book: FactBook) -> None:
     user_id = book.user.id
     words = "I live in Graz."
