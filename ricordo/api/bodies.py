@@ -46,7 +46,7 @@ LARGE_BODIES = LargeBodies()
 
 @dataclass(slots=True)
 class CountedBody:
-    """The body of one request, which counts toward the limit while it is in memory."""
+    """The body of one request, which counts toward the limit while it is large and in memory."""
 
     receive: Receive
     large_bodies: LargeBodies

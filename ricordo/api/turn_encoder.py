@@ -44,11 +44,17 @@ class TurnEncoder:
         self._clock = clock
         self._has_tokens = has_tokens
         self._next = first
+        # Text and arguments that were sent as deltas, by message id and field or call id.
         self._sent: dict[str, str] = {}
+        # Signatures that were sent, each after its message id.
         self._proofs: set[str] = set()
+        # Objects of other types that the reader already has.
         self._whole: set[tuple[str, ...]] = set()
+        # Ids of messages that were sent after they were saved.
         self._saved: set[str] = set()
+        # Calls of the tool by which the agent speaks: each message id with its call id.
         self._speeches: set[str] = set()
+        # By message id: the first such call, and the reader of its text.
         self._speakers: dict[str, tuple[str, ArgumentStream]] = {}
 
     def encode(self, event: Event) -> list[Json]:

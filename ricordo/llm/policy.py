@@ -247,8 +247,8 @@ async def answer_by_policy(
 class _Retries:
     """The attempts of one call.
 
-    They are the policy's retries, one retry for an empty answer, and the other forms of the
-    request.
+    The policy limits the retries after temporary errors. One of them may follow an empty answer.
+    Other forms of the request are tried at once, and do not count as retries.
     """
 
     policy: CallPolicy

@@ -59,10 +59,10 @@ class ProviderModel:
         self._calls: ProviderCalls | None = None
         self._building = asyncio.Lock()
         # A server that an operator configured may run an open model behind a provider's format.
-        is_named = info.endpoint_type in ("openai", "anthropic") and not is_providers_own(
-            info.endpoint or ""
-        )
-        self._reads_special_tokens = is_named
+        self._reads_special_tokens = info.endpoint_type in (
+            "openai",
+            "anthropic",
+        ) and not is_providers_own(info.endpoint or "")
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks if `request.stream` is set, and finally the whole reply."""

@@ -75,9 +75,9 @@ class RequestPart(BaseModel):
     accepted without effect. So are fields of answers that clients send back (`take_back`).
     """
 
-    # Some clients write NaN and Infinity, which could be stored but could not be shown as JSON.
-    # Building the validators of all requests takes a tenth of the time of a server's start. So each
-    # is built when a request first needs it.
+    # `allow_inf_nan`: some clients write NaN and Infinity, which could be stored but could not be
+    # shown as JSON. `defer_build`: each model's validator is built when a request first needs it.
+    # To build them all would take a tenth of the time of a server's start.
     model_config = ConfigDict(
         extra="forbid", protected_namespaces=(), defer_build=True, allow_inf_nan=False
     )

@@ -52,7 +52,7 @@ class AnswerReader:
     reasoning: str = ""
     calls: list[ToolCallPart] = field(default_factory=list)
     _encoder: TurnEncoder | None = None
-    _speaker: str = ""
+    _last_message_id: str = ""
     _is_asked: bool = False
 
     def read(self, event: Event) -> Iterator[Json]:
@@ -115,17 +115,17 @@ class AnswerReader:
         names = _TEXTS.get(wire.get("message_type", ""))
         if names is None or not (text := wire[names[0]]):
             return
-        is_new_message = self._speaker != wire["id"]
+        is_new_message = self._last_message_id != wire["id"]
         if names[1] == "content" and self.has_form:
             if is_new_message:
                 self.text = ""
             self.text += text
-            self._speaker = wire["id"]
+            self._last_message_id = wire["id"]
             return
         if names[1] == "content":
-            if self._speaker and is_new_message and self.text:
+            if self._last_message_id and is_new_message and self.text:
                 text = f"\n\n{text}"  # the agent called a tool between two texts
-            self._speaker = wire["id"]
+            self._last_message_id = wire["id"]
             self.text += text
         else:
             self.reasoning += text
