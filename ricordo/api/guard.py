@@ -467,7 +467,7 @@ def _is_navigation(scope: Scope) -> bool:
 def refuse(
     status: int, detail: str, headers: dict[str, str] | None = None, *, scope: Scope | None = None
 ) -> Response:
-    """Return a refusal for a request that reaches no route; OpenAI's clients read `error` in it.
+    """Return a refusal as a response, with `error` if OpenAI's clients may call the path.
 
     Args:
         status: The HTTP status.

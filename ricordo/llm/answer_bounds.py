@@ -100,7 +100,7 @@ def noted_statuses(statuses: list[int]) -> Iterator[None]:
     """Append the status of each answer that this task gets from a `BoundedClient`.
 
     Args:
-        statuses: The list to append to, so that the caller sees it after an error too.
+        statuses: The list to append to. The caller can read it after an error too.
     """
     token = _STATUSES.set(statuses)
     try:

@@ -240,7 +240,7 @@ def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelReques
         tuple(parts),
         usage,
         finish,
-        own_text(response.model_name) or info.name,
+        unchanged_text(response.model_name) or info.name,
         _logprobs(response, request),
     )
     if reply.usage.total_tokens:
@@ -285,21 +285,21 @@ def _grouped(parts: Iterable[Any]) -> Iterator[list[Any]]:
 
 def _our_parts(group: list[Any], provider: str) -> list[Part]:
     part = group[0]
-    signature = own_text((part.provider_details or {}).get(_SIGNATURE))
+    signature = unchanged_text((part.provider_details or {}).get(_SIGNATURE))
     match part.part_kind:
         case "text" if text := whole_text(part.content):
             return [TextPart(text, signature)]
         case "thinking" if is_summary(part):
             return _thought(group, provider)
         case "thinking" if part.id in _REDACTED:
-            redacted = own_text(part.signature)
+            redacted = unchanged_text(part.signature)
             return [ReasoningPart("", redacted=redacted, provider=provider)] if redacted else []
         case "thinking" if part.content or part.signature:
-            text, proof = whole_text(part.content), own_text(part.signature)
+            text, proof = whole_text(part.content), unchanged_text(part.signature)
             return [ReasoningPart(text, signature=proof, provider=provider)]
         case "tool-call":
             call = ToolCallPart(
-                own_text(part.tool_call_id) or "",
+                unchanged_text(part.tool_call_id) or "",
                 whole_text(part.tool_name),
                 arguments_of(part.args),
             )
@@ -319,7 +319,7 @@ def _thought(group: list[Any], provider: str) -> list[Part]:
     raw_texts = (first.provider_details or {}).get("raw_content") or ()
     text = THOUGHT_BREAK.join(texts or map(whole_text, raw_texts))
     proof = None
-    if signature := own_text(first.signature):
+    if signature := unchanged_text(first.signature):
         original = {"id": first.id, "summary": texts, "encrypted_content": signature}
         proof = orjson.dumps(original).decode()
     if text:
@@ -354,8 +354,10 @@ def whole_text(field: Any) -> str:
     return field.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def own_text(field: Any) -> str | None:
-    """Return a field that is only useful unchanged, such as a signature; None if it is no text.
+def unchanged_text(field: Any) -> str | None:
+    """Return a field that is only useful unchanged, such as a signature.
+
+    Returns None if it is not a string, or has halves of characters.
 
     Args:
         field: A field of an answer.

@@ -297,7 +297,7 @@ def our_error(provider: str, error: Exception, *, is_answered: bool = False) -> 
             | AssertionError()
         ):
             translated = _unreadable("llm_error", provider, error)
-        # The answer has another format, as each next one would have.
+        # The answer has an unexpected format. The answer to another attempt would have it too.
         case ValueError() | TypeError() | NotImplementedError() if is_answered:
             translated = _unreadable("llm_bad_request", provider, error)
         # The request cannot be translated: an unknown kind of content, or a picture that is gone.
@@ -354,7 +354,7 @@ class _ChunkReader:
                 return TextChunk(text)
             case "thinking":
                 text = self._whole(event.index, delta.content_delta)
-                signature = provider_messages.own_text(delta.signature_delta)
+                signature = provider_messages.unchanged_text(delta.signature_delta)
                 if signature and event.index in self._signed:
                     return ReasoningChunk(text, signature)
                 return ReasoningChunk(text) if text else None
@@ -379,14 +379,17 @@ class _ChunkReader:
                 return ReasoningChunk(text) if text else None
             case "tool-call":
                 arguments = self._arguments(index, part.args)
-                call_id = provider_messages.own_text(part.tool_call_id) or ""
+                call_id = provider_messages.unchanged_text(part.tool_call_id) or ""
                 name = provider_messages.whole_text(part.tool_name)
                 return ToolCallChunk(self._number(index), arguments, call_id, name)
             case _:
                 return None
 
     def _whole(self, index: int, field: Any) -> str:
-        """Return a piece of a part's text, without the first half of a character at its end."""
+        """Return a piece of a part's text.
+
+        The first half of a character at its end is kept for the part's next piece.
+        """
         if isinstance(field, str):
             field = self._halves.pop(index, "") + field
             if "\ud800" <= field[-1:] <= "\udbff":

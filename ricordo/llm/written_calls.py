@@ -138,10 +138,10 @@ def offered_name(name: str, offered: Container[str]) -> str:
 
 
 def called_name(name: str, offered: Collection[str]) -> str:
-    """Return the offered tool that the name of a certain call means, else the name.
+    """Return the offered tool that the name in a call means, else the name.
 
-    Small models write names in other capitals, or with other signs between their words. In prose
-    such a word would not be a call, so there only `offered_name` counts.
+    Small models write names in other capitals, or with other signs between their words. Where a
+    text may be prose and no call, use `offered_name`, which does not accept such names.
 
     Args:
         name: The name that the model wrote.
@@ -163,7 +163,7 @@ def normal_name(name: str) -> str:
     """Return the letters and digits of a tool's name in lower case.
 
     Args:
-        name: A name, such as "Memory-Insert" for "memoryinsert".
+        name: A name, such as "Memory-Insert", for which "memoryinsert" is returned.
     """
     return "".join(filter(str.isalnum, name)).casefold()
 

@@ -27,6 +27,7 @@ _TEXTS = {
     "assistant_message": ("content", "content"),
     "reasoning_message": ("reasoning", "reasoning_content"),
 }
+# The reasons to stop that OpenAI's clients read as the `finish_reason` "length".
 _CUT = ("max_steps", "max_tokens_exceeded")
 _USAGE_CHUNK: Json = {"object": "chat.completion.chunk", "choices": []}
 Noting = Callable[["AnswerReader"], Awaitable[None]]
@@ -132,9 +133,9 @@ class AnswerReader:
         yield {names[1]: text}
 
     def _show_reason(self, reason: str) -> Iterator[Json]:
-        """Yield the reason why the answer was cut off before its text.
+        """Yield the sentence that says why the answer is missing or incomplete.
 
-        A client that expects a form such as JSON reads `finish_reason` instead.
+        A client that expects a form such as JSON gets no text, only `finish_reason`.
         """
         if self.has_form:
             self.text = ""

@@ -23,10 +23,12 @@ _PASSAGES = ("<context>", "</context>")
 
 
 def without_reason(text: str) -> str:
-    """Return an answer without the reason that stands at its end or in its place.
+    """Return an answer without `CUT_OFF` at its end, which says why the answer is incomplete.
+
+    The agent did not write that sentence, so it should not read it as its own.
 
     Args:
-        text: The answer as it was sent. The agent did not say the reason, so it should not read it.
+        text: The answer as it was sent. It may consist of the sentence alone.
     """
     own_text = text.removesuffix(CUT_OFF)
     return text if own_text == text else own_text.rstrip()
