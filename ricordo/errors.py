@@ -20,7 +20,7 @@ RicordoError
 """
 
 import errno
-from typing import Literal
+from typing import Any, Literal
 
 ModelErrorKind = Literal[
     "llm_timeout",
@@ -132,6 +132,7 @@ class ModelError(RicordoError):
     of the provider's answer, and `words` is its whole text. For a request that was too long,
     `limit` is the window in tokens that the answer names. `is_judged` is True if the answer does
     not say that the request was too long, and only the size of the request suggests it.
+    `discarded` is the Usage of answers that the call got before it failed; None without one.
     """
 
     def __init__(
@@ -150,3 +151,4 @@ class ModelError(RicordoError):
         self.words = words
         self.limit: int | None = None
         self.is_judged = False
+        self.discarded: Any = None

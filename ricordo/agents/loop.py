@@ -33,7 +33,7 @@ from ricordo.agents.step_decisions import (
     parse_nested,
     parse_reply,
 )
-from ricordo.agents.step_save import save_calls, save_step
+from ricordo.agents.step_save import save_calls, save_discarded, save_step
 from ricordo.agents.turn_context import (
     AnsweredApproval,
     StepDraft,
@@ -49,6 +49,7 @@ from ricordo.domain.event import (
 )
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, ModelSettings, Restarted
+from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid, ModelError
 from ricordo.llm.adaptation import reads_plain_results
 from ricordo.llm.answer_format import with_instruction
@@ -115,6 +116,7 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
             raise ModelError("llm_empty_response", "The model's answer was empty. Try again.")
         is_withheld = reply.finish == "content_filter" and not reply.has_text
         if is_withheld and not any(isinstance(part, ToolCallPart) for part in reply.parts):
+            await save_discarded(turn, reply.usage)
             raise ModelError("llm_bad_request", WITHHELD)
         parsed = parse_reply(reply, offered)
         reply = replace(reply, parts=parsed.parts)
@@ -231,6 +233,7 @@ async def ask_model(
                     for event in deltas.events(item):
                         yield event
         except ModelError as error:
+            await save_discarded(turn, error.discarded)
             judged_refusals += error.is_judged
             is_last = attempt == _ATTEMPTS or judged_refusals == _JUDGED_ATTEMPTS
             is_blind = _refused_a_picture(turn, request, error, is_last=is_last) or is_blind
@@ -257,6 +260,8 @@ async def _answer_of(
             if isinstance(item, ModelReply):
                 EXCHANGE.set(None)
                 turn.asking = None
+                if item.discarded != Usage():
+                    await save_discarded(turn, item.discarded)
                 step.model_ns = time.monotonic_ns() - step.request_ns
                 turn.runtime.speeds.note(turn.model.info.handle, item.usage, step.model_ns / 1e9)
                 step.message_id = deltas.message_id
@@ -270,6 +275,7 @@ async def _answer_of(
             raise
         turn.asking = None
         step.message_id = deltas.message_id
+        await save_discarded(turn, error.reply.discarded)
         yield error.reply
 
 

@@ -41,7 +41,7 @@ from ricordo.domain.redaction import without
 from ricordo.domain.run import Run, Step, StopReason, Trace
 from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
-from ricordo.domain.usage import Expense
+from ricordo.domain.usage import Expense, Usage
 from ricordo.memory.commit import CommitOutcome, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edits import EditContext
@@ -357,6 +357,26 @@ async def save_compaction(
     turn.window.replace(window)
     turn.reads.forget_results()
     return Compacted(turn.run.id, message, part.tokens_before, part.tokens_after)
+
+
+async def save_discarded(turn: TurnContext, usage: Usage | None) -> None:
+    """Write the tokens of answers that the turn cannot use into the ledger, in a transaction.
+
+    Args:
+        turn: The turn, which is not changed.
+        usage: The tokens. Without any, nothing is written.
+    """
+    if usage is None or not usage.total_tokens:
+        return
+    expense = Expense(
+        organization_id=turn.run.organization_id,
+        purpose="sleeptime" if turn.run.purpose == "sleeptime" else "turn",
+        model=turn.model.info.handle,
+        usage=usage,
+        agent_id=turn.run.agent_id,
+        user_id=turn.run.user_id,
+    )
+    await _finish(turn.runtime.store.write(lambda tx: runs.add_expense(tx, expense)))
 
 
 async def _finish(write: Awaitable[T]) -> T:

@@ -214,7 +214,7 @@ class ModelReply:
     """A whole answer: reasoning, text and tool calls in order.
 
     `logprobs` are the tokens with their log probabilities in OpenAI's format; None if the provider
-    sent none.
+    sent none. `discarded` are the tokens of the call's earlier answers, which could not be used.
     """
 
     parts: tuple[Part, ...]
@@ -222,6 +222,7 @@ class ModelReply:
     finish: FinishReason = "stop"
     model: str = ""
     logprobs: dict[str, list[dict[str, Any]]] | None = None
+    discarded: Usage = field(default_factory=Usage)
 
     @property
     def has_text(self) -> bool:

@@ -54,6 +54,8 @@ async def ask(
 async def whole_reply(model: ChatModel, request: ModelRequest, clearance: Clearance) -> ModelReply:
     """Ask the model, and return its whole reply.
 
+    Its usage has the tokens of all answers of the call, also of those that could not be used.
+
     Args:
         model: The model.
         request: The request. Notices replace the texts that the model's provider may not see.
@@ -63,7 +65,8 @@ async def whole_reply(model: ChatModel, request: ModelRequest, clearance: Cleara
         ModelError: if the call fails.
     """
     messages = clearance.messages(request.messages, clearance.networks.of_model(model.info))
-    return await whole_reply_of(model, replace(request, messages=tuple(messages)))
+    reply = await whole_reply_of(model, replace(request, messages=tuple(messages)))
+    return replace(reply, usage=reply.usage + reply.discarded)
 
 
 async def embed(

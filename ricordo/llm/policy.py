@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -20,6 +20,7 @@ import orjson
 from ricordo.domain.clock import Backoff
 from ricordo.domain.message import EventPart, Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
+from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.answer_bounds import (
     BoundReached,
@@ -217,17 +218,19 @@ async def answer_by_policy(
     while True:
         has_yielded = False
         try:
-            async with aclosing(_repaired(request, attempt(next_request))) as events:
+            answer = _repaired(request, attempt(next_request), retries.discarded)
+            async with aclosing(answer) as events:
                 async for event in events:
                     yield event
                     has_yielded = True
         except BrokenReply as error:
-            if has_shown_fault:
-                if error.is_final:
-                    raise
+            if has_shown_fault and not error.is_final:
                 for event in (*error.chunks, error.reply):
                     yield event
                 return
+            retries.discard(error)
+            if has_shown_fault:
+                raise
             next_request = with_complaint(request, error.reply, error.fault)
             has_shown_fault = True
             wait = 0.0
@@ -255,12 +258,25 @@ class _Retries:
     adaptation: AnswersRefusals | None
     number: int = 0
     empties: int = 0
+    discarded: Usage = field(default_factory=Usage)
+
+    def discard(self, error: "EmptyReply | BrokenReply") -> None:
+        """Add the tokens of an answer that cannot be used, since they are paid for.
+
+        Args:
+            error: The answer's error. If it ends the call, it tells its caller the tokens.
+        """
+        error.reply = replace(error.reply, discarded=self.discarded)
+        self.discarded += error.reply.usage
+        error.discarded = self.discarded
 
     def next_wait(self, error: ModelError, request: ModelRequest) -> float:
         """Return the seconds before the next attempt.
 
         Raises the classified error if no attempt is left.
         """
+        if isinstance(error, EmptyReply):
+            self.discard(error)
         is_last = self.number == self.policy.retries
         refusal: ModelError | None = error
         if self.adaptation:
@@ -271,6 +287,7 @@ class _Retries:
         self.empties += isinstance(error, EmptyReply)
         if is_last or not (_may_succeed(refusal) or is_first_empty):
             cause = error.__cause__ if refusal is error else error
+            refusal.discarded = self.discarded
             raise refusal from cause
         wait = self.policy.wait(self.number, error)
         self.number += 1
@@ -359,7 +376,7 @@ def _may_succeed(error: ModelError) -> bool:
 
 
 async def _repaired(
-    request: ModelRequest, events: AsyncGenerator[Chunk | ModelReply, None]
+    request: ModelRequest, events: AsyncGenerator[Chunk | ModelReply, None], discarded: Usage
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
     stream = StreamRepair(request.tools)
     ids = CallIds(request.messages)
@@ -375,7 +392,7 @@ async def _repaired(
             size = sum(map(size_of, event.parts))
             require_within(size)
             work = partial(repair, ids.in_reply(event), request.callable_tools)
-            reply = await offload(work, size)
+            reply = replace(await offload(work, size), discarded=discarded)
             has_form = bool(request.settings.response_format or request.forced_tool)
             if has_form:
                 reply = in_format(reply, request)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, call
 from ricordo.plugins import PromptAddition
 from ricordo.prompt.transcript import has_pictures
+from ricordo.storage import runs
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.seams.stage import Gate, Stage, faults_of, returns, roles, soon, text_of
@@ -127,6 +129,29 @@ async def test_a_partial_text_is_the_answer_also_for_a_later_reader(
     for reading in (answer, later):
         assert (text_of(reading), reading.failure) == ("One, tw", None)
         assert reading.run.stop_reason == "max_tokens_exceeded"
+
+
+async def test_the_tokens_of_answers_that_a_turn_cannot_use_are_in_the_ledger(
+    stage: Stage, agent: str
+) -> None:
+    failure = ModelError("llm_empty_response", "The model gave an empty answer.")
+    failure.discarded = Usage(100, 200)
+    withheld = ModelReply((), Usage(1_000, 2_000), "content_filter")
+    retried = ModelReply((TextPart("Hello."),), Usage(1, 2), discarded=Usage(10, 20))
+    used = 0
+    for line, tokens in ((retried, 33), (failure, 300), (withheld, 3_000)):
+        stage.lines.append(line)
+        answer = await stage.say(agent)
+        organization_id = answer.run.organization_id
+        used += tokens
+        for of_agent in (None, agent):
+            assert used == await stage.store.read(
+                partial(
+                    runs.used_since, organization_id=organization_id, since=0, agent_id=of_agent
+                )
+            )
+    # The window's size is that of the answer alone.
+    assert [run.usage.total_tokens for run in await stage.runs(agent)].count(3) == 1
 
 
 async def test_the_step_limit_ends_a_turn_with_the_results_saved(stage: Stage, agent: str) -> None:

@@ -1,6 +1,7 @@
 """The meaning of faults, and which calls are retried."""
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -9,6 +10,7 @@ import pytest
 
 from ricordo.domain.message import TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest
+from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.policy import (
     FAULT_LIMIT,
@@ -181,6 +183,34 @@ async def test_an_empty_answer_is_requested_again_once_and_then_fails() -> None:
         [item async for item in answer_by_policy(Waits().policy(), ask("x"), attempts)]
     assert caught.value.kind == "llm_empty_response"
     assert attempts.count == 2
+
+
+async def test_the_tokens_of_answers_that_cannot_be_used_come_with_the_next_one_or_the_error() -> (
+    None
+):
+    broken = ModelReply((ToolCallPart("1", "get_weather", "{"),), Usage(3, 4), "tool_calls")
+    empty = replace(reply(""), usage=Usage(1, 2))
+    good = replace(reply("Done."), usage=Usage(10, 20))
+    request = replace(ask("x"), tools=(WEATHER,))
+    for plays, discarded in (
+        ([[empty], [good]], Usage(1, 2)),
+        ([[broken], [empty], [good]], Usage(4, 6)),
+        ([[broken], [broken]], Usage(3, 4)),
+    ):
+        attempts = Attempts(*plays)
+        events = [item async for item in answer_by_policy(Waits().policy(), request, attempts)]
+        assert events[-1] == replace(plays[-1][0], discarded=discarded)
+    cut = replace(broken, finish="length")
+    refused = ModelError("llm_bad_request", "no")
+    for failing, discarded in (
+        ([[empty], [empty]], Usage(2, 4)),
+        ([[cut], [cut]], Usage(6, 8)),
+        ([[empty], [refused]], Usage(1, 2)),
+    ):
+        attempts = Attempts(*failing)
+        with pytest.raises(ModelError) as caught:
+            [item async for item in answer_by_policy(Waits().policy(), request, attempts)]
+        assert caught.value.discarded == discarded
 
 
 async def test_an_empty_answer_after_a_tool_result_is_questioned_once_and_then_fails() -> None:

@@ -61,9 +61,10 @@ class TemporaryTurn:
                 chunks = [piece]
                 if isinstance(piece, ModelReply):
                     reply = piece
-                    self.run = replace(self.run, usage=piece.usage)
+                    usage = piece.usage + piece.discarded
+                    self.run = replace(self.run, usage=usage)
                     handle = self.model.info.handle
-                    await save_cost(self.context, self.run.agent_id, handle, piece.usage)
+                    await save_cost(self.context, self.run.agent_id, handle, usage)
                     chunks = [] if self.request.stream else list(chunks_of(piece))
                 for chunk in chunks:
                     if isinstance(chunk, TextChunk):
