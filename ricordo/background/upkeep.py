@@ -23,6 +23,8 @@ from ricordo.storage import runs
 
 # Seconds between two jobs that sweep the index, and between two that prune streams.
 SWEPT_EVERY = 600.0
+# The jobs whose purpose is to embed texts. Until they run, the old index stays in use.
+_EMBEDDING = (EMBED, REINDEX, REEMBED)
 IndexWork = Callable[[Indexer, Job, Report], Awaitable[None]]
 
 
@@ -70,7 +72,7 @@ def _indexing(kind: str, work: IndexWork, every_seconds: float | None = None) ->
     """Return the handler of jobs for this index work; its expenses are recorded."""
 
     async def run(runtime: Runtime, job: Job, report: Report) -> None:
-        if kind != EMBED or not await postponed(runtime, job):
+        if kind not in _EMBEDDING or not await postponed(runtime, job):
             await work(runtime.indexing.fenced(job, account_of(runtime, job)), job, report)
 
     return JobHandler(kind, run, every_seconds)

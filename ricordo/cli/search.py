@@ -21,6 +21,10 @@ from ricordo.storage.engine.store import Store, Transaction
 
 _POLL_SECONDS = 0.2
 _JOBS_AT_ONCE = 100
+_TOMORROW = (
+    "The budget of tokens for embeddings is nearly used up, so a server rebuilds it on the next day "
+    "(UTC). Raise RICORDO_DAILY_TOKENS or the agent's budget to do it now."
+)
 
 
 def reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
@@ -116,7 +120,12 @@ class _IndexWatch:
             jobs = await self._store.read(lambda tx: rebuild.read_jobs(tx, job_ids))
             self._show(jobs)
         self._indexed += sum(self._documents[owner_id] for owner_id, _ in partitions)
-        return len(jobs) == len(job_ids) and all(job.status == "done" for job in jobs)
+        late = await self._store.read(lambda tx: rebuild.postponed_owners(tx, jobs))
+        for owner_id in late:
+            self.progress.end()
+            typer.echo(f"{owner_id}: {_TOMORROW}", err=True)
+        is_done = len(jobs) == len(job_ids) and all(job.status == "done" for job in jobs)
+        return is_done and not late
 
     def _show(self, jobs: Sequence[Job]) -> None:
         indexed = sum(self._documents[job.payload["owner_id"]] * _share(job) for job in jobs)

@@ -137,6 +137,8 @@ def add_job(
 ) -> Job:
     """Add a job that rebuilds a partition, and return it or one that already waits.
 
+    A job that was postponed to another day becomes due.
+
     Args:
         tx: The transaction.
         owner_id: The agent or archive.
@@ -147,7 +149,23 @@ def add_job(
     added = jobs.add(
         tx, Job(kind, organization_id, {"owner_id": owner_id}, key=owner_id, is_single=True)
     )
+    if not added:
+        jobs.make_due(tx, kind, owner_id)
     return added or jobs.ROWS.all(tx, _WAITING_JOB, {"kind": kind, "key": owner_id})[0]
+
+
+def postponed_owners(tx: Transaction, done: Sequence[Job]) -> list[str]:
+    """Return the owners of those jobs that were postponed to another day, so a job waits again.
+
+    Args:
+        tx: The transaction.
+        done: Jobs of `add_job` that have ended.
+    """
+    return [
+        job.payload["owner_id"]
+        for job in done
+        if jobs.ROWS.all(tx, _WAITING_JOB, {"kind": job.kind, "key": job.key})
+    ]
 
 
 def read_jobs(tx: Transaction, ids: Sequence[str]) -> list[Job]:

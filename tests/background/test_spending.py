@@ -4,11 +4,12 @@ The ledger has their tokens. The jobs are put off when a budget is nearly used u
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from ricordo.background.upkeep import account_of, postponed
+from ricordo.background.upkeep import HANDLERS, account_of, postponed
 from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
@@ -18,8 +19,12 @@ from ricordo.errors import ModelError
 from ricordo.llm.egress import embed
 from ricordo.llm.embedding.remote import RemoteEmbedder, count
 from ricordo.llm.policy import CallPolicy
+from ricordo.search.partitions import EMBED
+from ricordo.search.rebuild import REEMBED, REINDEX, add_job, postponed_owners
+from ricordo.search.write_buffer import FLUSH
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.ledger import LedgerQuery, entries
 from tests.agents.conftest import *  # noqa: F403 - its stage
 from tests.seams.stage import Stage
@@ -97,3 +102,65 @@ async def test_only_jobs_with_a_providers_model_are_postponed(
     found = await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page()))
     (later,) = [job for job in found if job.kind == "embed"]
     assert later.not_before == START + DAY
+
+
+@pytest.mark.parametrize("kind", [EMBED, REEMBED, REINDEX])
+async def test_each_job_that_embeds_is_paid_for_and_waits_when_the_budget_is_nearly_spent(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    asked: list[str] = []
+
+    async def ask(texts: list[str], _purpose: EmbeddingPurpose) -> Sequence[Any]:
+        asked.extend(texts)
+        count("far/embed", 7, texts)
+        return [[1.0] for _ in texts]
+
+    agent = await stage.agent()
+    await stage.say(agent)
+    runtime = stage.runtime
+    info = EmbeddingInfo("far/embed", "far", "embed", "openai", endpoint="http://far")
+    runtime.models.embedders.add(RemoteEmbedder(info, CallPolicy(), ask))
+    monkeypatch.setattr(type(runtime.models.embedders), "default_handle", lambda _: "far/embed")
+    handlers = {handler.kind: handler.run for handler in HANDLERS}
+
+    async def work(kind: str) -> None:
+        """Run a job as a worker does, which has claimed it."""
+        job = Job(kind, LOCAL_ORGANIZATION, {"owner_id": agent}, key=agent)
+        await stage.store.write(lambda tx: jobs.add(tx, job))
+        claimed = await stage.store.write(partial(jobs.claim_one, worker="w", id=job.id))
+        assert claimed
+        await handlers[kind](runtime, claimed, lambda _done, _total: None)
+        await stage.store.write(partial(jobs.finish, job=claimed))
+
+    await work(FLUSH)
+    await work(kind)
+    assert asked
+    ((payer, model, tokens),) = await spent(stage)
+    assert (payer, model, tokens % 7) == (agent, "far/embed", 0)
+    asked.clear()
+    runtime.settings = runtime.settings.model_copy(update={"daily_tokens": 1})
+    stage.store.cache.clear()
+    await work(kind)
+    assert asked == []
+    every = await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page()))
+    assert [job.not_before for job in every if job.kind == kind].count(START + DAY) == 1
+
+
+async def test_a_postponed_rebuild_runs_at_once_when_it_is_ordered_again(stage: Stage) -> None:
+    agent = await stage.agent()
+
+    def order(tx: Transaction) -> Job:
+        return add_job(tx, agent, LOCAL_ORGANIZATION)
+
+    job = Job(
+        REINDEX,
+        LOCAL_ORGANIZATION,
+        {"owner_id": agent},
+        not_before=START + DAY,
+        key=agent,
+        is_single=True,
+    )
+    await stage.store.write(lambda tx: jobs.add(tx, job))
+    again = await stage.store.write(order)
+    assert (again.id, again.not_before < START + DAY) == (job.id, True)
+    assert await stage.store.read(lambda tx: postponed_owners(tx, [again])) == [agent]
