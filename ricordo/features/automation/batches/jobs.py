@@ -55,12 +55,12 @@ async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
     numbers_by_agent = await runtime.store.read(lambda tx: queries.waiting(tx, job.id))
     total = job.payload["requests"]
     waiting_count = sum(map(len, numbers_by_agent.values()))
-    # All tasks take agents from one iterator, so each agent is handled by one task.
-    agents = iter(numbers_by_agent.values())
+    # All tasks take from one iterator, so one task handles all requests to an agent.
+    numbers_of_agents = iter(numbers_by_agent.values())
 
-    async def answer_some(agents: Iterator[list[int]]) -> None:
+    async def answer_some(numbers_of_agents: Iterator[list[int]]) -> None:
         nonlocal waiting_count
-        for numbers in agents:
+        for numbers in numbers_of_agents:
             for number in numbers:
                 await _answer(runtime, job, number)
                 waiting_count -= 1
@@ -69,7 +69,7 @@ async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):
-                group.create_task(answer_some(agents))
+                group.create_task(answer_some(numbers_of_agents))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     fenced = FencedStore(runtime.store, job)

@@ -81,12 +81,12 @@ class ErasureResponse(ResponseModel):
     removed: dict[str, int]
 
 
-BOTH: dict[int | str, dict[str, Any]] = {
+ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {"model": ErasureResponse, "description": "The user is hidden; the rows are deleted later"}
 }
 
 
-@router.delete("/users/{user_id}", response_model=ReceiptResponse, responses=BOTH)
+@router.delete("/users/{user_id}", response_model=ReceiptResponse, responses=ACCEPTED)
 @needs("memory:approve", "users:write")
 async def delete_user(
     context: RequestContext, user_id: str, with_agents: WithAgents = False

@@ -10,7 +10,7 @@ from ricordo.api.call import RequestContext
 from ricordo.api.models.base import RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.features.memory_care.erasure.routes import (
-    BOTH,
+    ACCEPTED,
     ErasureResponse,
     ReceiptResponse,
     answer_erasure,
@@ -149,7 +149,7 @@ async def decline_forget_request(
     return Response(status_code=204)
 
 
-@router.get("/v1/receipts/{receipt_id}", response_model=ReceiptResponse, responses=BOTH)
+@router.get("/v1/receipts/{receipt_id}", response_model=ReceiptResponse, responses=ACCEPTED)
 async def retrieve_receipt(context: RequestContext, receipt_id: str) -> Response:
     """Return the signed receipt of an erasure or of something forgotten, or its state."""
     return answer_erasure(await service.find_receipt(context.runtime, context.scope, receipt_id))

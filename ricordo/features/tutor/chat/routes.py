@@ -224,7 +224,7 @@ def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
     If a course has only one agent, that agent also has the course's name.
     """
     agent_ids: dict[str, str] = {}
-    stored_courses = courses.everyone(tx, scope)
+    stored_courses = courses.all_courses(tx, scope)
     for course in stored_courses:
         for name, agent_id in named_agents(course).items():
             agent_ids[f"{course.name}/{name}"] = agent_id

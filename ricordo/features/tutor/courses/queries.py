@@ -105,7 +105,7 @@ def page(tx: Transaction, scope: Scope, page: Page) -> Sequence[StoredCourse]:
     return _ROWS.page(tx, scope, page)
 
 
-def everyone(tx: Transaction, scope: Scope) -> Sequence[StoredCourse]:
+def all_courses(tx: Transaction, scope: Scope) -> Sequence[StoredCourse]:
     """Return all courses of the organization, sorted by name.
 
     Args:

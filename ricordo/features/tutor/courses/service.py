@@ -185,10 +185,10 @@ async def apply_all(runtime: Runtime) -> Sequence[StoredCourse]:
         await runtime.store.write(partial(_note_fault, name=name, fault=fault))
 
     def finish(tx: Transaction) -> Sequence[StoredCourse]:
-        for stored in queries.everyone(tx, SCOPE):
+        for stored in queries.all_courses(tx, SCOPE):
             if stored.name not in review.courses and stored.name not in faults:
                 _note_fault(tx, stored.name, _MISSING)
-        return queries.everyone(tx, SCOPE)
+        return queries.all_courses(tx, SCOPE)
 
     return await runtime.store.write(finish)
 
@@ -234,7 +234,7 @@ def are_complete(tx: Transaction) -> bool:
 
     Courses whose file has a fault are left out, since applying them changes nothing.
     """
-    courses = queries.everyone(tx, SCOPE)
+    courses = queries.all_courses(tx, SCOPE)
     return all(_is_complete(tx, stored) for stored in courses if stored.fault is None)
 
 

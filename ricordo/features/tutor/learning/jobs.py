@@ -37,7 +37,7 @@ def students_with_old_evidence(tx: Transaction) -> list[tuple[Course, str]]:
         tx: The transaction, or a read.
     """
     aged = []
-    for stored in courses.everyone(tx, SCOPE):
+    for stored in courses.all_courses(tx, SCOPE):
         course = applied_course(stored.source, stored.name)
         if course is None or not course.skills:
             continue

@@ -156,7 +156,7 @@ def learning_of(tx: Transaction, user: User) -> list[tuple[Learner, list[SkillSt
         user: The student.
     """
     scope = Scope(user.organization_id)
-    stored = {course.name: course for course in courses.everyone(tx, scope)}
+    stored = {course.name: course for course in courses.all_courses(tx, scope)}
     parsed = {name: applied_course(course.source, name) for name, course in stored.items()}
     taught = {name: course for name, course in parsed.items() if course and course.skills}
     agent_ids = [id for name in taught for id in stored[name].agents.values()]

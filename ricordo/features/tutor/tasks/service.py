@@ -368,7 +368,7 @@ def follow_courses(tx: Transaction) -> None:
     it. A task without an agent waits for the agent. If the file cannot be read, all its tasks wait.
     """
     queries.remove_orphans(tx)
-    for course in courses.everyone(tx, SCOPE):
+    for course in courses.all_courses(tx, SCOPE):
         applied = applied_course(course.source, course.name)
         if applied is None:
             continue
