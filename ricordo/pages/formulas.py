@@ -45,17 +45,17 @@ def mathml(latex: str, *, is_block: bool = False) -> str | None:
 
     try:
         element = convert_to_element(latex, display="block" if is_block else "inline")
-        return _written(element, 0)
+        return _serialized(element, 0)
     except Exception:  # the converter raises errors of many kinds for broken formulas
         return None
 
 
-def _written(element: "Element", depth: int) -> str:
+def _serialized(element: "Element", depth: int) -> str:
     if depth > _DEEPEST:
         raise ValueError("too deep")
     inside = str(escape(unescape(element.text or "")))
     inside += "".join(
-        _written(child, depth + 1) + str(escape(unescape(child.tail or ""))) for child in element
+        _serialized(child, depth + 1) + str(escape(unescape(child.tail or ""))) for child in element
     )
     if element.tag not in _ELEMENTS:
         return inside

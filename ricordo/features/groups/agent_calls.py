@@ -239,7 +239,7 @@ def answer_texts(answer: Answer) -> list[str]:
         return [*texts, f"<error: its turn was cancelled (run {run.id})>"]
     if run.stop_reason == "requires_approval":
         return [*texts, _waiting_text(answer.messages, run)]
-    return texts or [_deeds(answer.messages)]
+    return texts or [_names_of_calls(answer.messages)]
 
 
 def texts_of(messages: Sequence[Message]) -> list[str]:
@@ -256,7 +256,7 @@ def _waiting_text(messages: Sequence[Message], run: Run) -> str:
     return f"<no answer yet: its call of {calls} waits for an approval (run {run.id})>"
 
 
-def _deeds(messages: Sequence[Message]) -> str:
+def _names_of_calls(messages: Sequence[Message]) -> str:
     """Return a sentence with the names of the called tools, for an agent that said nothing."""
     calls = Counter(
         call.name for message in messages for call in message.tool_calls if call.name != SPEECH_TOOL

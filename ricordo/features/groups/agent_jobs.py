@@ -100,19 +100,19 @@ async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
     if was_cut_off(run):
         raise Unavailable("The server was stopped in the middle of this turn. It continues later.")
     if run.ended_at is None:
-        look = _look_at(job, run, store.clock.now())
-        await store.write(lambda tx: jobs.add(tx, look))
+        check = _later_check(job, run, store.clock.now())
+        await store.write(lambda tx: jobs.add(tx, check))
 
 
-def _look_at(job: Job, run: Run, now: int) -> Job:
+def _later_check(job: Job, run: Run, now: int) -> Job:
     """Return the job that checks this run later."""
     number = job.payload.get("look", 0) + 1
     payload = job.payload | {"run_id": run.id, "look": number}
-    look = Job(
+    check = Job(
         KIND, job.organization_id, payload, job.key, most_attempts=_ATTEMPTS, user_id=job.user_id
     )
     id = uuid5(NAMESPACE_URL, f"{payload['otid']}/{number}")
-    return replace(look, id=f"job-{id}", not_before=now + _LOOK_AGAIN * number)
+    return replace(check, id=f"job-{id}", not_before=now + _LOOK_AGAIN * number)
 
 
 async def _start(runtime: Runtime, job: Job) -> Run:

@@ -117,7 +117,7 @@ def _add_jobs(tx: Transaction) -> None:
 async def _undo_readings(runtime: Runtime) -> None:
     for reading in await runtime.store.read(queries.gone):
         await _delete_reader(runtime, reading)
-        await runtime.store.write(lambda tx, reading=reading: _forget(tx, reading))  # type: ignore[misc]
+        await runtime.store.write(lambda tx, reading=reading: _delete_reading(tx, reading))  # type: ignore[misc]
     for document_block in await runtime.store.read(queries.blocks_left):
 
         def remove(tx: Transaction, document_block: DocumentBlock = document_block) -> None:
@@ -136,7 +136,7 @@ async def _undo_readings(runtime: Runtime) -> None:
             )
 
 
-def _forget(tx: Transaction, reading: Reading) -> None:
+def _delete_reading(tx: Transaction, reading: Reading) -> None:
     """Delete a reading.
 
     If its file was deleted, the folder's other files are read again into an empty block.

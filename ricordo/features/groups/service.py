@@ -114,7 +114,7 @@ def store_new(
     if group.manager_agent_id:
         change_settings(tx, scope, group.manager_agent_id, **{MANAGES: group.id})
     if group.manager_type in ASLEEP:
-        _lay_asleep(tx, scope, group, [member.id for member in members])
+        _begin_memory_work(tx, scope, group, [member.id for member in members])
     return _attach_all(tx, scope, group, block_ids)
 
 
@@ -173,7 +173,7 @@ def delete(tx: Transaction, scope: Scope, group_id: str) -> None:
     """
     queries.lock(tx, group_id)
     group = queries.get(tx, scope, group_id)
-    _wake(tx, scope, group, group.agent_ids)
+    _end_memory_work(tx, scope, group, group.agent_ids)
     if group.manager_agent_id:
         change_settings(tx, scope, group.manager_agent_id, **{MANAGES: None, MESSAGE_BUFFER: None})
     queries.remove(tx, group.id)
@@ -331,7 +331,7 @@ def _require_no_other_manager(members: Sequence[Agent], manager_id: str | None) 
 
 
 def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) -> None:
-    _wake(tx, scope, before, before.agent_ids)
+    _end_memory_work(tx, scope, before, before.agent_ids)
     for manager_id, managed in (
         (before.manager_agent_id, None),
         (group.manager_agent_id, group.id),
@@ -344,23 +344,27 @@ def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) 
         if group.manager_agent_id:
             attach_block(tx, scope, group.manager_agent_id, block_id)
     if group.manager_type in ASLEEP:
-        _lay_asleep(tx, scope, group, [id for id in before.agent_ids if id in group.agent_ids])
+        _begin_memory_work(
+            tx, scope, group, [id for id in before.agent_ids if id in group.agent_ids]
+        )
 
 
 def _change_members(tx: Transaction, scope: Scope, before: Group, group: Group) -> None:
     removed_ids = [id for id in before.agent_ids if id not in group.agent_ids]
     new_ids = [id for id in group.agent_ids if id not in before.agent_ids]
-    _wake(tx, scope, before, removed_ids)
+    _end_memory_work(tx, scope, before, removed_ids)
     for block_id in group.block_ids:
         for id in removed_ids:
             blocks.detach(tx, id, block_id)
         for id in new_ids:
             attach_block(tx, scope, id, block_id)
     if group.manager_type in ASLEEP:
-        _lay_asleep(tx, scope, group, new_ids)
+        _begin_memory_work(tx, scope, group, new_ids)
 
 
-def _lay_asleep(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]) -> None:
+def _begin_memory_work(
+    tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]
+) -> None:
     """Let these members work on the manager's memory.
 
     They get its blocks, except those whose label they already use.
@@ -386,7 +390,9 @@ def _lay_asleep(tx: Transaction, scope: Scope, group: Group, member_ids: Iterabl
         blocks.pair(tx, manager_id, id)
 
 
-def _wake(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]) -> None:
+def _end_memory_work(
+    tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]
+) -> None:
     """End the work of these members on the manager's memory; their blocks stay attached."""
     if group.manager_type not in ASLEEP or not group.manager_agent_id:
         return

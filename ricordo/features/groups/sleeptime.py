@@ -241,7 +241,7 @@ async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
             await _attempt(runtime, transcript.user_id, failed, _finish(runtime, transcript))
     for run in await runtime.store.read(lambda tx: runs.planned(tx, agent_id)):
         if run.user_id not in failed and run.purpose == PURPOSE:
-            await _attempt(runtime, run.user_id, failed, _sleep(runtime, run))
+            await _attempt(runtime, run.user_id, failed, _carry_out_run(runtime, run))
             finished += 1
             report(finished, finished)
     if failed:
@@ -269,7 +269,7 @@ async def _attempt(
         failed[user_id] = error
 
 
-async def _sleep(runtime: Runtime, run: Run) -> None:
+async def _carry_out_run(runtime: Runtime, run: Run) -> None:
     """Carry out a planned run on its user's new messages.
 
     If the messages need several transcripts, the planned run reads the last one.

@@ -109,7 +109,7 @@ async def add_skill(request: Request) -> Response:
         skill = parse_skill((await form_of(request)).get("text", ""))
         outcome = await _put(request, place, skill)
     name = (outcome["skill"] or {}).get("name")
-    return done(request, f"{place.page}/{name}" if name else place.page, _told(outcome))
+    return done(request, f"{place.page}/{name}" if name else place.page, _notice_of(outcome))
 
 
 async def show_skill(request: Request) -> Response:
@@ -154,22 +154,22 @@ async def change_skill(request: Request) -> Response:
     page = f"{place.page}/{name}"
     if action == "save":
         skill = parse_skill(form.get("text", ""), name)
-        told = _told(await _put(request, place, skill, form.get("version") or None))
+        notice = _notice_of(await _put(request, place, skill, form.get("version") or None))
     elif action in ("approve", "reject"):
         proposal = form.get("proposal", "")
         await api.ask("POST", f"{path}/proposals/{proposal}/{action}", {})
-        told = "Approved." if action == "approve" else "Rejected."
+        notice = "Approved." if action == "approve" else "Rejected."
     elif action == "restore":
-        told = _told(await api.ask("POST", f"{path}/restore", {"sha": form.get("sha", "")}))
+        notice = _notice_of(await api.ask("POST", f"{path}/restore", {"sha": form.get("sha", "")}))
     elif action == "policy":
         await api.ask("PATCH", path, {"policy": form.get("policy", "")})
-        told = "Saved."
+        notice = "Saved."
     elif action == "delete":
         await api.ask("DELETE", path)
-        told = "Deleted. Its versions stay, and one can be restored."
+        notice = "Deleted. Its versions stay, and one can be restored."
     else:
         raise Invalid("Choose what to do.")
-    return done(request, page if action != "reject" else place.page, told)
+    return done(request, page if action != "reject" else place.page, notice)
 
 
 async def _put(request: Request, place: _Place, skill: Skill, version: str | None = None) -> Any:
@@ -177,7 +177,7 @@ async def _put(request: Request, place: _Place, skill: Skill, version: str | Non
     return await Api(request).ask("PUT", f"{place.api}/{skill.name}", body)
 
 
-def _told(outcome: Any) -> str:
+def _notice_of(outcome: Any) -> str:
     if outcome["proposal"]:
         return "Proposed. It waits for the owner."
     return "Saved."

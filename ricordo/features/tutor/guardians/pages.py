@@ -54,16 +54,16 @@ async def change(request: Request, user_id: str) -> Response:
     api = Api(request)
     if action == "choose":
         await api.ask("PATCH", path, {"sees": form.get("sees", "")})
-        told = "Saved."
+        notice = "Saved."
     elif action == "add":
         await api.ask("PUT", path)
-        told = "Added. This guardian sees nothing until the student or a course allows it."
+        notice = "Added. This guardian sees nothing until the student or a course allows it."
     elif action == "remove":
         await api.ask("DELETE", path)
-        told = "Removed."
+        notice = "Removed."
     else:
         raise Invalid("Choose what to do.")
-    return done(request, page_of("people", user_id, "learning"), told)
+    return done(request, page_of("people", user_id, "learning"), notice)
 
 
 router.routes += _of_students.routes

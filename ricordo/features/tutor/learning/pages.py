@@ -79,23 +79,23 @@ async def decide(request: Request, user_id: str, course_name: str) -> Response:
     api = Api(request)
     if action == "choose":
         await api.ask("PATCH", path, _choice_of(form))
-        told = "Saved."
+        notice = "Saved."
     elif action == "approve":
-        told = f"Approved: {(await api.ask('POST', f'{path}/approve'))['approved']}."
+        notice = f"Approved: {(await api.ask('POST', f'{path}/approve'))['approved']}."
     elif action == "dispute":
         words = form.get("words", "").strip() or "I can do this."
         skill = form.get("skill", "")
         await api.ask("POST", f"{path}/skills/{skill}/dispute", {"words": words[:200]})
-        told = "Your tutor is asked to check it."
+        notice = "Your tutor is asked to check it."
     elif action == "delete":
         await api.ask("DELETE", f"{path}/facts/{form.get('fact', '')}")
-        told = "Deleted. Your messages stay."
+        notice = "Deleted. Your messages stay."
     elif action == "delete-all":
         removed = (await api.ask("DELETE", path))["removed"]
-        told = f"Deleted: {removed}. Your messages stay."
+        notice = f"Deleted: {removed}. Your messages stay."
     else:
         raise Invalid("Choose what to do.")
-    return done(request, page_of("people", user_id, "learning", course_name), told)
+    return done(request, page_of("people", user_id, "learning", course_name), notice)
 
 
 @_of_teachers.get("/skills")
