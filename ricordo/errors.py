@@ -15,7 +15,7 @@ RicordoError
 ├── Forbidden         this credential may not do that
 ├── Unavailable       something outside is missing or down
 │   ├── DatabaseFailed  the database is down, full, read-only or damaged
-│   └── LeaseLost     another holder, or a cancel, ended this run
+│   └── LeaseLost     another server, or a cancel, ended this run or job
 └── ModelError        the model's provider failed; `kind` says how
 """
 
@@ -122,7 +122,7 @@ def require_others_failure(error: RicordoError) -> None:
 
 
 class LeaseLost(Unavailable):
-    """The run was ended elsewhere, by a cancel or by another server."""
+    """The run or job was ended elsewhere, by a cancel or by another server."""
 
 
 class ModelError(RicordoError):

@@ -84,9 +84,10 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class PluginPage:
-    """A page for people, linked on the home page.
+    """A page for people, with a link in the navigation of all pages.
 
-    Callers with one of the scopes see the link. The plugin's `routes` serve the page.
+    Callers with one of the scopes see the link; without scopes, every caller sees it. The plugin's
+    `routes` serve the page.
     """
 
     title: str
@@ -105,14 +106,14 @@ class Feature:
         tables: SQLAlchemy tables; missing ones are created.
         routes: FastAPI routers, or names of modules with a `router`.
         middleware: ASGI middleware around all requests, including refused ones.
-        jobs: JobHandlers, by kind of job.
+        jobs: JobHandlers, each for one kind of job.
         tools: ServerTools, which agents can be given.
         tool_runners: Functions of settings and sandbox that return a ToolRunner, which runs stored
             tools of some types.
         providers: ChatModels, or Providers with a known format.
         vector_indexes: Functions of the settings that return VectorIndexes, which archives choose
             by name.
-        memory_remotes: RemoteKinds, whose names are used to add remotes.
+        memory_remotes: RemoteKinds. A remote is added by the name of its kind.
         block_formats: BlockFormats, in which blocks are read and written.
         complete_agents: PromptAdditions, or functions of a transaction and AgentStates. They return
             the states with the feature's additions to prompts.
@@ -135,7 +136,7 @@ class Feature:
         known_facts: Functions of a transaction and a FactQuery. Each returns KnownFacts. A
             search of messages shows them with its hits.
         user_files: UserFiles, which become files in the archive of a user's memory.
-        pages: PluginPages that `/` links to; `routes` serves them.
+        pages: PluginPages, to which the navigation of all pages links; `routes` serves them.
         commands: Commands of `ricordo`.
         findings: Functions of the settings that return lines for `ricordo doctor`; a line that
             begins with ! is a warning.

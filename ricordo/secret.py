@@ -135,6 +135,7 @@ class Secret:
             purpose: The name of the purpose, always the same for the same key.
 
         Raises:
+            Invalid: The file of the secret holds no key.
             Unavailable: The secret cannot be read or created.
         """
         return hmac.digest(self._bytes, f"ricordo {purpose}".encode(), "sha256")
@@ -154,7 +155,8 @@ class Secret:
             text: A text that `encrypt` returned.
 
         Raises:
-            Unavailable: The text was encrypted with another secret.
+            Invalid: The file of the secret holds no key.
+            Unavailable: The text was encrypted with another secret, or the secret cannot be read.
         """
         from cryptography.fernet import InvalidToken
 

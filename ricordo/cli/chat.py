@@ -56,7 +56,7 @@ def chat(*, agent: str | None = None, model: str | None = None, server: str | No
     window = screen()
     starting = "No server is running, so one is started for this chat."
     with any_server(server, lambda _: window.quietly(starting)) as client:
-        talk = Chat(client, window, _choose(client, agent, model))
+        talk = Chat(client, window, _choose_agent(client, agent, model))
         if window.is_live:
             name = talk.agent["name"]
             handle = talk.agent["model"]
@@ -86,23 +86,23 @@ def _talk(chat: Chat) -> bool:
         if line is None:
             break
         if line.strip():
-            all_answered &= _take(chat, line.strip())
+            all_answered &= _handle_line(chat, line.strip())
     return all_answered
 
 
-def _take(chat: Chat, line: str) -> bool:
+def _handle_line(chat: Chat, line: str) -> bool:
     """Handle one line; return True if it succeeded. After an error the chat continues."""
     try:
         if line.startswith("/") and not line.startswith("//"):
             run_command(chat, line)
             return True
-        return _say(chat, line.removeprefix("/") if line.startswith("//") else line)
+        return _send_message(chat, line.removeprefix("/") if line.startswith("//") else line)
     except RicordoError as error:
         chat.screen.complain(str(error))
         return False
 
 
-def _say(chat: Chat, text: str) -> bool:
+def _send_message(chat: Chat, text: str) -> bool:
     events = chat.client.send(chat.agent["id"], text)
     try:
         return AnswerPrinter(chat.screen).show(events)
@@ -115,7 +115,7 @@ def _say(chat: Chat, text: str) -> bool:
         return False
 
 
-def _choose(client: Client, name_or_id: str | None, model: str | None) -> Json:
+def _choose_agent(client: Client, name_or_id: str | None, model: str | None) -> Json:
     if name_or_id in (None, FIRST_AGENT):
         named = client.agents(FIRST_AGENT)
         agent = named[0] if named else client.create_agent(FIRST_AGENT, DEFAULT_BLOCKS, model)

@@ -307,12 +307,14 @@ async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", por
     )
     _print(f"Talk to it with `ricordo chat{option}`; stop it with Ctrl-C.", as_json=as_json)
     if looking.done():
-        _tell(default, looking, as_json=as_json)
+        _print_default_model(default, looking, as_json=as_json)
     else:
-        looking.add_done_callback(partial(_tell, default, as_json=as_json))
+        looking.add_done_callback(partial(_print_default_model, default, as_json=as_json))
 
 
-def _tell(announced: DefaultModel, looking: "asyncio.Task[DefaultModel]", *, as_json: bool) -> None:
+def _print_default_model(
+    announced: DefaultModel, looking: "asyncio.Task[DefaultModel]", *, as_json: bool
+) -> None:
     """Print the default model if it was not printed yet, and its problems."""
     if looking.cancelled() or looking.exception():
         return

@@ -186,10 +186,10 @@ def test_a_pipe_gets_only_the_answer(
 
 def test_a_failed_turn_is_reported_and_not_a_success(server: ServerInThread, talk: Chat) -> None:
     server.says(ModelError("llm_authentication", "The key was refused."))
-    assert not chatting._take(talk, "Hello.")
+    assert not chatting._handle_line(talk, "Hello.")
     assert "The key was refused." in page(talk).text("complain")
     server.says("Here again.")
-    assert chatting._take(talk, "//Hello.")
+    assert chatting._handle_line(talk, "//Hello.")
     (question,) = [message.text for message in server.model.requests[-1].messages[-1:]]
     assert question == "/Hello."
 
@@ -209,7 +209,7 @@ def test_ctrl_c_cancels_the_turn(
         yield {}
 
     monkeypatch.setattr(talk.client, "send", interrupted)
-    assert not chatting._take(talk, "Count to a million.")
+    assert not chatting._handle_line(talk, "Count to a million.")
     assert page(talk).text("complain") == "Stopped."
     with server.http() as http:
         assert http.get(f"/v1/runs/{seen[0]['run_id']}").json()["status"] == "cancelled"
@@ -284,7 +284,7 @@ def test_a_reset_asks_for_confirmation_and_deletes_nothing_in_a_pipe(
     server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.says("Hello.")
-    assert chatting._take(talk, "Hello.")
+    assert chatting._handle_line(talk, "Hello.")
     talk.screen = Screen()
     run_command(talk, "/reset")
     assert "This cannot be asked here" in capsys.readouterr().err
@@ -303,9 +303,9 @@ def test_the_first_agent_is_created_once_and_takes_the_named_model(
     server: ServerInThread,
 ) -> None:
     with closing(Client(server.url)) as client:
-        first = chatting._choose(client, None, "ricordo/librarian")
-        again = chatting._choose(client, "ricordo", None)
-        changed = chatting._choose(client, first["id"], MODEL)
+        first = chatting._choose_agent(client, None, "ricordo/librarian")
+        again = chatting._choose_agent(client, "ricordo", None)
+        changed = chatting._choose_agent(client, first["id"], MODEL)
     assert (first["name"], first["model"]) == ("ricordo", "ricordo/librarian")
     assert (again["id"], changed["id"], changed["model"]) == (first["id"], first["id"], MODEL)
 

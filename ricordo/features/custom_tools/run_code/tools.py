@@ -79,14 +79,14 @@ async def _run_python(
             sandbox.open(SandboxCall(limits=_LIMITS), program_beside(__file__)) as process,
             asyncio.timeout(_SECONDS),
         ):
-            return await _served(context, process, request, tools)
+            return await _serve_calls(context, process, request, tools)
     except TimeoutError as error:
         raise Unavailable(
             f"The code was stopped: it ran for more than {_SECONDS:g} seconds."
         ) from error
 
 
-async def _served(
+async def _serve_calls(
     context: ToolContext, process: SandboxProcess, request: bytes, tools: dict[str, list[str]]
 ) -> dict[str, Any]:
     """Answer the code's calls of tools until the code ends.
@@ -110,7 +110,7 @@ async def _served(
                 error = f"The code was stopped: it called tools more than {_MOST_CALLS} times."
                 break
             async with process.waiting():
-                tool_result = await _called(context, message, tools)
+                tool_result = await _call_tool(context, message, tools)
             reply = orjson.dumps(tool_result) + b"\n"
             if process.stdin.is_closing():
                 error = _LEFT
@@ -135,7 +135,7 @@ async def _served(
     return _report(stdout, stderr, 0 if error is None else 1, "", error)
 
 
-async def _called(
+async def _call_tool(
     context: ToolContext, call: dict[str, Any], tools: dict[str, list[str]]
 ) -> dict[str, Any]:
     name = call.get("tool")

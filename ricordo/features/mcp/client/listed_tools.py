@@ -67,8 +67,8 @@ def fingerprint_of(description: str, parameters: Mapping[str, Any]) -> str:
 class ToolList:
     """Reduces lists of tools to names, descriptions and schemas.
 
-    It records each tool that is left out. Otherwise the library would refuse the whole list because
-    of one bad tool.
+    Tools that the library cannot read are left out and recorded, since the library would refuse
+    the whole list because of one such tool.
     """
 
     def __init__(self) -> None:

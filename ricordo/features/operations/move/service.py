@@ -2,7 +2,8 @@
 
 Rows are copied in one snapshot, then read back and compared by hash. The old database is only read.
 The new database is marked as incomplete until all of it is compared. Until then every server
-refuses it. Data of procrastinate and pgvector is not moved: both are rebuilt.
+refuses it. Data of procrastinate and pgvector is not moved. A server creates procrastinate's rows
+again, and the command `ricordo search reindex` computes the vectors again.
 """
 
 import hashlib

@@ -105,9 +105,9 @@ class DoltCommit(NamedTuple):
 class DoltEdit:
     """One commit to make: the new rows (None: deleted), author, date and message.
 
-    `before` are the texts that are expected in these rows. A row with another text is merged. If
-    both changed the same lines, the row gets the text of `latest`: the memory's present text with
-    all changes.
+    `before` are the texts that are expected in these rows. If a row has another text, the edit is
+    merged into that text. If both differ from `before` in the same lines, the row gets the text of
+    `latest`: the memory's present text, which contains all changes.
     """
 
     changes: Mapping[str, DoltRow | None]

@@ -75,7 +75,8 @@ def adopt(
         Stale: if the tip moved meanwhile.
         Forbidden: if the policy of a block refuses the change.
         TooLong: if a text or the memory would exceed its limit.
-        Conflict: if the memory was erased, or an agent would have two blocks with one label.
+        Conflict: if the memory was erased, the commits are from before a text was forgotten, or an
+            agent would have two blocks with one label.
     """
     chain = versions.lock(tx, chain_id)
     if chain is None:

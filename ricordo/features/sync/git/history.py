@@ -47,6 +47,7 @@ async def portions(store: Store, chain_id: str, after: int = 0) -> AsyncGenerato
 
     Raises:
         NotFound: if the chain was erased, or has fewer versions.
+        Conflict: if stored versions are damaged.
     """
     known_ids: set[bytes] = set()
     portion = await store.read(lambda tx: begin(tx, chain_id, after))

@@ -100,6 +100,7 @@ class Push:
             Stale: if `new_tip` does not follow `tip`.
             Refused: if the push has faults.
             Lacking: if an object is missing.
+            Invalid: if a commit or tree is malformed.
         """
         order = self.new_commits(new_tip)
         main = _main_line(order, tip, new_tip)

@@ -63,6 +63,7 @@ async def read_repository(
 
     Raises:
         NotFound: if the chain was erased.
+        Conflict: if stored versions are damaged.
         Unavailable: if another request prepares the repository for too long.
     """
     path = await refreshed(store, data_dir, chain_id)
@@ -92,7 +93,7 @@ async def rebuilt_if_damaged(
         is_thorough: Whether to look for missing objects too, which reads the whole history.
 
     Raises:
-        NotFound, Unavailable: as `refreshed` does.
+        NotFound, Conflict, Unavailable: as `refreshed` does.
     """
     path = repository_path(data_dir, chain_id)
     if not await asyncio.to_thread(is_damaged, path, is_thorough=is_thorough):

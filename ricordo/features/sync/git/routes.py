@@ -1,7 +1,7 @@
 """The routes of git's smart HTTP.
 
 The code behind them is imported at the first request by git. It needs dulwich, which takes 5 MB and
-5% of the time of a server's start, and most servers are never cloned.
+5% of the time of a server's start, and most servers have no git clients.
 """
 
 from fastapi import Response
