@@ -338,7 +338,7 @@ def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
 
 
 def copy_in(tx: Transaction, chain_id: str, agent_id: str, shown_label: str) -> Block | None:
-    """Return the block of a user's chain that only this agent sees, under this label.
+    """Return the block of a user's chain that only this agent sees, under this label, or None.
 
     Args:
         tx: The transaction.

@@ -183,7 +183,8 @@ def is_any_default(conversation: Conversation) -> bool:
 def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | None:
     """Return the caller's default conversation; None if there is none yet.
 
-    It is the agent's, or that of the user that the caller acts for.
+    It is the agent's default conversation if the caller sees all data, or if it belongs to the user
+    that the caller acts for. Otherwise it is the separate default conversation of that user.
 
     Args:
         tx: The transaction.
@@ -270,7 +271,7 @@ def page(
         filters: The conditions and the order.
     """
     position = _POSITIONS[filters.order_by]
-    # The list is ordered by this column, and pages are cut by it under the name `created_at`.
+    # `read_page` orders by a column named `created_at`, so the position gets that name.
     positions = select(
         conversations.c.id, conversations.c.seq, position.label("created_at")
     ).subquery()
@@ -307,7 +308,7 @@ def ended_with(
 ) -> list[tuple[str, str]]:
     """Return organization and id of conversations whose last run ended for these reasons.
 
-    The oldest come first.
+    Those whose run ended earliest come first.
 
     Args:
         tx: The transaction.

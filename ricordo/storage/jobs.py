@@ -171,7 +171,7 @@ def open_of_kinds(tx: Transaction, organization_id: str, kinds: Sequence[str]) -
 
 
 def delete_waiting_ids(tx: Transaction, ids: Sequence[str]) -> None:
-    """Delete those of these jobs that still wait.
+    """Delete the jobs among these that still wait.
 
     Args:
         tx: The transaction.

@@ -175,7 +175,7 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
 
 
 def names(tx: Transaction, scope: Scope) -> list[str]:
-    """Return the names of the organization's tools, in order of the alphabet.
+    """Return the names of the organization's tools, in alphabetical order.
 
     Args:
         tx: The transaction.

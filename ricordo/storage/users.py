@@ -216,7 +216,7 @@ def lock(tx: Transaction, user_id: str) -> None:
 
 
 def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
-    """Return the only user with this e-mail address; None if several have it.
+    """Return the only user with this e-mail address; None if there is none, or several.
 
     Args:
         tx: The transaction.

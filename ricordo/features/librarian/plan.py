@@ -166,7 +166,7 @@ def known_note(view: LibrarianView, statement: str) -> Note | None:
 
     Args:
         view: The notes to search.
-        statement: One statement of the person; for a very long one there is no such note.
+        statement: One statement of the person; for a very long one, None is returned.
     """
     # The start of a longer text does not show whether all of it is known.
     if len(statement) > READ_LENGTH or not (text := _plain(statement)):

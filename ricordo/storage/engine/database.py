@@ -294,7 +294,7 @@ def read_transaction(connection: Connection) -> Iterator[None]:
 async def require_savable(store: Store, settings: Settings) -> None:
     """Check that a row can be saved.
 
-    The check rewrites a row unchanged. A busy writer that exceeds the wait of one second is no
+    The check rewrites a row unchanged. If another write takes longer than a second, that is no
     failure.
 
     Args:

@@ -191,7 +191,7 @@ class PostgresStore(SqlStore):
         """Run the unit once.
 
         Raises:
-            _Retry: if nothing was changed and another attempt may succeed.
+            _Retry: Nothing was changed, and another attempt may succeed.
         """
         is_done = False
 

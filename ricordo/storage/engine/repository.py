@@ -103,7 +103,7 @@ class Repository(Generic[V]):
         forms = forms or {}
         self._writes = {field: write for field, (write, _) in forms.items()}
         paths: dict[str, str] = {}
-        # An entity fills its other fields from these.
+        # An entity computes its other fields from these.
         stored_fields = [field for field in fields(kind) if field.init]  # type: ignore[arg-type]
         for field in stored_fields:
             index = len(self.columns)

@@ -423,7 +423,7 @@ def _apply(connection: Connection, migration: Migration, number: int) -> None:
 
 
 def run_file(connection: Connection, name: str) -> None:
-    """Run the statements of `<name>.sql`, which lines of only `--` separate.
+    """Run the statements of `<name>.sql`. Lines of only `--` separate them.
 
     Args:
         connection: A connection in a transaction, to PostgreSQL.

@@ -69,7 +69,7 @@ def normalise_names(connection: Connection) -> None:
 
 
 def _normalise(connection: Connection, table: Table, column: Column[Any]) -> set[str]:
-    """Bring a column into the form.
+    """Bring a column's names into normal form.
 
     Returns:
         The ids of passages whose tags were changed.
@@ -96,7 +96,7 @@ def _normalise(connection: Connection, table: Table, column: Column[Any]) -> set
 def _odd_rows(
     connection: Connection, table: Table, column: Column[Any], keys: Sequence[Column[Any]]
 ) -> list[Any]:
-    """Return the rows whose name is not in the form."""
+    """Return the rows whose name is not in normal form."""
     others = [other for other in _unique_with(table, column) if other not in keys]
     columns = [
         *(_raw(key).label(key.name) for key in keys),
@@ -166,7 +166,7 @@ def _free(connection: Connection, table: Table, column: Column[Any], row: Any, *
 
 
 def _normalise_lists(connection: Connection, table: Table, ids: Sequence[str]) -> None:
-    """Bring the tags that rows keep as a list into the form."""
+    """Bring the tags that rows keep as a list into normal form."""
     for start in range(0, len(ids), _AT_ONCE):
         rows = select(table.c.id, table.c.tags).where(table.c.id.in_(ids[start : start + _AT_ONCE]))
         for row in connection.execute(rows).all():

@@ -30,9 +30,10 @@ def relation_of(draft: FactDraft, older: UserFact, live: Iterable[UserFact] = ()
     """Return the relation of a draft to an older fact; unrelated facts both hold.
 
     Args:
-        draft: The new fact. older: The stored fact. live: All current and proposed facts of the
-        user. A favourite without a topic is compared only if at most
-            one of these facts is a favourite.
+        draft: The new fact.
+        older: The stored fact.
+        live: All current and proposed facts of the user. A favourite without a topic is compared
+            only if at most one of these facts is a favourite.
     """
     if draft.subject != older.subject:
         return "both_hold"

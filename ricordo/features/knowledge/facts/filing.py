@@ -197,10 +197,12 @@ def settle(
     A fact about an earlier time than a current fact that it contradicts becomes ended itself.
 
     Args:
-        tx: The transaction, which has locked the user. fact: The stored fact, in its old state.
-        live: The user's current and proposed facts; `fact` may be one of them. relations: The
-        relation of `fact` to each of these facts, by id. If there is none, both hold. resolved_by:
-        The id of the person who decided; None if the policy did.
+        tx: The transaction, which has locked the user.
+        fact: The stored fact, in its old state.
+        live: The user's current and proposed facts; `fact` may be one of them.
+        relations: The relation of `fact` to each of these facts, by id. If one is missing, both
+            facts hold.
+        resolved_by: The id of the person who decided; None if the policy did.
     """
     now = tx.clock.now()
     fact = replace(fact, state="current", resolved_at=now, resolved_by=resolved_by)
