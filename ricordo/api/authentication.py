@@ -29,8 +29,8 @@ _FRESH = 0.9
 _MOST_CACHED = 10_000
 # The least time between two writes of a key's last use.
 _USE_INTERVAL = 60 * SECOND
-# The prefix of a browser's session token, its validity in seconds, and the tolerated difference of
-# clocks.
+# The prefix of a browser's session token, its usual and its longest validity in seconds, and the
+# tolerated difference of clocks in seconds.
 _SESSION = "ricordo_session_"
 SESSION_SECONDS = 12 * 3600
 LONG_SESSION_SECONDS = 30 * 24 * 3600
@@ -218,7 +218,7 @@ class Authentication:
         ).hex()
 
     async def _slow_down(self, key: str, address: str) -> None:
-        """Delay the check of an unknown key if this address sent many unknown keys."""
+        """Delay the check of a key that is not cached, if this address sent many unknown keys."""
         failures = self._failures.get(network_of(address))
         if (
             failures is None

@@ -33,10 +33,10 @@ _HEALTH = ("/v1/health", "/v1/health/", "/v1/health/live", "/v1/health/ready", "
 # Open routes that tell a client that a server runs, and how to use it.
 OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
 _FIRST_NAME = re.compile(r"/v1/([^/]+)")
-# OpenAI's paths that begin like paths of Letta's API, to which `/v1/models/` with a final slash and
-# the list of embedding models belong.
+# OpenAI's paths of models. Letta's API begins some paths in the same way: `/v1/models/` with a
+# final slash, and the list of embedding models.
 _OPENAI_MODELS = re.compile(r"/v1/models(?:$|/(?!embedding(?:/|$))[^/])")
-# The key in a request's ASGI scope of the names that begin paths of other APIs than OpenAI's.
+# The key in a request's ASGI scope for the names that begin paths of other APIs than OpenAI's.
 _OWN_NAMES = "ricordo.own_names"
 _OPENAI_TYPES = {
     401: "authentication_error",
@@ -287,7 +287,8 @@ class Guard:
 
     def _to_login(self, scope: Scope) -> Response:
         target = "/"
-        # a form's content would be lost, and its address may be no page
+        # After a form was sent, the login leads to the start page: the form's content would be
+        # lost, and its address may be no page.
         if scope["method"] == "GET":
             query = scope["query_string"].decode("latin-1")
             target = quote(route_path(scope) or "/") + (f"?{query}" if query else "")

@@ -179,7 +179,7 @@ async def modify(
     else:
         old = models.keys_of(before)
     keys = body.keys(old)
-    models.require_usable(_with(before, body), keys)
+    models.require_usable(_with_address(before, body), keys)
     secret = models.seal(keys)
 
     def change(tx: Transaction) -> OrganizationProvider:
@@ -190,7 +190,7 @@ async def modify(
                 "change."
             )
         changed = replace(
-            _with(stored, body),
+            _with_address(stored, body),
             secret=secret,
             updated_at=tx.clock.now(),
             updated_by=context.scope.user_id,
@@ -270,6 +270,6 @@ def _new(context: RequestContext, name: str, body: ProviderCheckRequest) -> Orga
     )
 
 
-def _with(provider: OrganizationProvider, body: ProviderUpdate) -> OrganizationProvider:
+def _with_address(provider: OrganizationProvider, body: ProviderUpdate) -> OrganizationProvider:
     fields = {name: getattr(body, name) for name in ("base_url", "region", "api_version")}
     return replace(provider, **without_none(**fields))

@@ -180,9 +180,7 @@ class StepQuery:
     tags: Annotated[list[str] | None, Query(description="Steps with any of these tags.")] = None
     trace_ids: Annotated[
         list[str] | None,
-        Query(
-            description="No effect: no step has a `trace_id`, so any value returns an empty list."
-        ),
+        Query(description="No step has a `trace_id`, so with any value the list is empty."),
     ] = None
     start_date: Annotated[
         str | None, Query(description="Steps from this day or time on, UTC without a zone.")

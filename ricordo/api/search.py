@@ -219,7 +219,7 @@ class PastMessageRequest(RequestPart):
 
     @field_validator("role", mode="before")
     @classmethod
-    def _explain_roles(cls, role: Any) -> Any:
+    def _refuse_roles(cls, role: Any) -> Any:
         """Refuse instructions and tool results, with the reason."""
         if role in ("system", "tool"):
             raise ValueError(

@@ -6,7 +6,7 @@ These faults are repaired:
 
 - calls and reasoning that are written as text, channels, and template tokens;
 - arguments that are empty, encoded twice, wrapped in their schema, repeated or almost JSON;
-- names with additions;
+- names with additions, in other capitals, or with other signs between words;
 - a finish reason that contradicts the content.
 
 `fault_in` names a fault that remains, so that the model can be asked once more.

@@ -1,6 +1,6 @@
 """Models of archives and their passages.
 
-A faulty passage refuses the whole list that contains it.
+A list with one faulty passage is refused as a whole.
 """
 
 from datetime import UTC, tzinfo

@@ -401,7 +401,7 @@ def _beginnings(chat: ClientChat) -> list[int]:
     return indexes[:0:-1]
 
 
-def _gated_names(message: Message) -> set[str]:
+def _waiting_names(message: Message) -> set[str]:
     return {call.name for call in message.waiting_calls}
 
 
@@ -426,7 +426,7 @@ async def _conversation_after(
         run, conversation, run_message_ids, waiting_message = await context.store.read(find)
     except NotFound:
         return None
-    if waiting_message and _gated_names(waiting_message) <= set(client_tools):
+    if waiting_message and _waiting_names(waiting_message) <= set(client_tools):
         await cancel_conversation(context.runtime, context.scope, conversation.id)
         return conversation.id
     if run.ended_at is None:
