@@ -12,6 +12,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol
 
+import orjson
 from sqlalchemy import Table, select, update
 
 from ricordo.agents.deletion import before_purge
@@ -181,7 +182,7 @@ class TableSource:
         if not changed:
             return
         if "digest" in self.table.c and "content" in changed:
-            changed["digest"] = sha256(changed["content"]).hexdigest()
+            changed["digest"] = _digest(changed["content"])
             if "size" in self.table.c:
                 changed["size"] = len(changed["content"])
         tx.run(update(self.table).where(self.table.c.seq == row["seq"]).values(changed))
@@ -211,6 +212,13 @@ class TableSource:
         key = str(row.get("id") or row["seq"])
         for match, excerpts in sentences.items():
             yield Item(self.kind, key, match, excerpts, where, row.get("created_at"), self.follows)
+
+
+def _digest(content: Any) -> str:
+    """Return the digest of a file's bytes, or of a template's JSON, as their features do."""
+    if not isinstance(content, bytes):
+        content = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+    return sha256(content).hexdigest()
 
 
 class MessageSource:

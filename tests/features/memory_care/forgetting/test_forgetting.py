@@ -4,10 +4,13 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from hashlib import sha256
 from typing import Any
 
 import orjson
+from sqlalchemy import select
 
+from ricordo.features.documents.templates.tables import template_versions
 from ricordo.features.memory_care.erasure import receipts
 from ricordo.features.memory_care.forgetting.needle import MARK
 from ricordo.features.sync.git.repository import open_repository
@@ -239,6 +242,24 @@ def test_a_forgotten_text_is_in_no_later_prompt_or_cache(world: World) -> None:
     cached = world.server.read(lambda tx: repr(tx.cache[MessageCache]))
     assert "Hello again." in cached or "Hello." in cached
     assert CANARY not in cached.lower()
+
+
+def test_saved_versions_of_a_users_template_forget_too(world: World) -> None:
+    headers = {"x-ricordo-user": "tom"}
+    block = {"label": "human", "value": f"Tom.\n{fact('template')}."}
+    agent = world.agent("Tims", user_id="tom", memory_blocks=[block])
+    body = {"type": "agent", "agent_id": agent, "name": "Tims"}
+    ok(world.http.post("/v1/templates", json=body, headers=headers))
+    forget(world, "tom", fact("template"), all=True)
+    assert world.server.read(in_tables) == []
+    rows = world.server.read(
+        lambda tx: tx.all(select(template_versions.c.content, template_versions.c.digest))
+    )
+    assert rows
+    for row in rows:
+        content = orjson.dumps(row.content, option=orjson.OPT_SORT_KEYS)
+        assert row.digest == sha256(content).hexdigest()
+        assert b"Tom." in content
 
 
 def test_the_memory_page_lists_matches_and_removes_chosen_ones(world: World) -> None:
