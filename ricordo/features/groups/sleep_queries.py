@@ -194,7 +194,7 @@ def _begin_counter(tx: Transaction, group_id: str, user_id: str | None) -> None:
 def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused: bool) -> None:
     """Stop or resume reading the user's messages from now on.
 
-    Messages that were unread at the time of the call are never read.
+    Messages that waited to be read at the time of the call are never read.
 
     Args:
         tx: The transaction.

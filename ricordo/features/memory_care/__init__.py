@@ -1,4 +1,4 @@
-"""Care of memory: erasure, audit, review, and notifications of waiting proposals."""
+"""Care of memory: erasure, forgetting, audit, review, and notifications of waiting proposals."""
 
 from ricordo.plugins import Commands, Feature, PluginPage
 

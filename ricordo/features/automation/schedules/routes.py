@@ -37,7 +37,7 @@ def create(tx: Transaction, context: RequestContext, agent_id: str, body: Schedu
 
 @router.get("", response_model=SchedulesResponse)
 def list_schedules(tx: Transaction, context: RequestContext, agent_id: str, paging: Paged) -> Json:
-    """List the agent's schedules, the newest first."""
+    """List the agent's schedules, by default the newest first."""
     agents.require(tx, context.scope, agent_id)
     page = paging.page()
     rows = queries.page(tx, context.scope, replace(page, limit=page.limit + 1), agent_id)

@@ -123,7 +123,8 @@ def contradictions(blocks: Sequence[Block], owner: str) -> Iterator[Finding]:
     """Yield lines that a later line of the same owner contradicts, each once.
 
     The time grows with the number of lines, not with its square: each line is compared with the
-    next `_LATER_LINES` about the same, and all lines together at most `_COMPARISONS` times.
+    next `_LATER_LINES` lines about the same subject, and all lines together at most `_COMPARISONS`
+    times.
 
     Args:
         blocks: All blocks of the owner, in order.

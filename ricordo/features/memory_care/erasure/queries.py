@@ -1,6 +1,6 @@
 """Queries of erasure: find the rows of a user, and erase or cover them.
 
-Reads scan some ten thousand rows at a time and block no writer. They use no index, since they run
+Reads scan `AT_ONCE` rows at a time and block no writer. They use no index, since they run
 rarely. A function that changes rows changes one portion, and records its work in the erasure. The
 same transaction saves both.
 """

@@ -38,7 +38,7 @@ LINK_LIFETIME = 7 * DAY
 RETRY_AFTER = DAY
 _DEFAULT_HOUR = 7
 _HOUR = DAY // 24
-# Proposals of one digest.
+# The most proposals in one digest.
 MOST_IN_DIGEST = 50
 _ATTEMPTS = 8
 _EXCERPT = 300
@@ -179,7 +179,7 @@ def plan(tx: Transaction, settings: NotificationSettings) -> int:
 def tell_of_others(tx: Transaction, organization_id: str, user_id: str) -> None:
     """Add jobs that tell a user of other new items, such as facts.
 
-    Each channel tells at its hour. A digest that already waits includes them.
+    Each channel sends at its hour. A digest that already waits includes them.
 
     Args:
         tx: The transaction.

@@ -59,7 +59,7 @@ def write_schemas(course: Course, data_dir: Path) -> None:
         text = _HEADER.format(course.file_name) + schema_text(block, block.schema)
         schema = find_schema(block.schema_name, data_dir)
         if schema and schema.fields == block.fields and not _is_made(path, course.file_name):
-            continue  # another course or a person uses the same fields
+            continue  # another course or a person wrote the same fields
         if schema is None or path.read_text("utf-8") != text:
             write_file(path, text)
 

@@ -69,7 +69,7 @@ async def review_courses(
 ) -> CourseReview:
     """Find all faults of a folder's courses, and store nothing.
 
-    A course is applied if and only if this check finds no fault.
+    A course in which this check finds a fault is not applied.
 
     Args:
         runtime: The running server.

@@ -74,7 +74,7 @@ def run(
 def list_runs(
     tx: Transaction, context: RequestContext, task_name: str, paging: Paged
 ) -> list[Json]:
-    """List a task's runs, by default the newest first. A user sees only the user's runs."""
+    """List a task's runs, by default the newest first. Users see only their own runs."""
     task = queries.get(tx, context.scope, task_name)
     runs = queries.runs_of(tx, context.scope, paging.page(), task.id)
     return [TaskRunResponse.from_run(run) for run in runs]
