@@ -14,7 +14,7 @@ class SleeptimeRequest(RequestModel):
     """A change that concerns only the caller."""
 
     paused: bool = Field(
-        description="If true, sleep-time agents stop reading the messages of the caller."
+        description="If true, sleeptime agents stop reading the messages of the caller."
     )
 
 

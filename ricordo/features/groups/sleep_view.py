@@ -67,7 +67,7 @@ def pair_of(tx: Transaction, scope: Scope, agent_id: str) -> Pair:
     group = queries.of_manager(tx, scope.organization_id, agent.id)
     if group is None or group.manager_type not in ASLEEP:
         raise NotFound(
-            f"{agent_id} has no sleep-time agent. Set its enable_sleeptime to create one."
+            f"{agent_id} has no sleeptime agent. Set its enable_sleeptime to create one."
         )
     return Pair(agent, group, sleep_queries.is_paused(tx, group.id, scope.subject))
 

@@ -175,7 +175,7 @@ def _plan(
             begin_default(tx, runtime, scope, member_id)
         except RicordoError as error:
             log.warning(
-                "a sleep-time agent cannot start",
+                "a sleeptime agent cannot start",
                 extra={"agent": member_id, "kind": type(error).__name__},
             )
             return None
@@ -262,10 +262,10 @@ async def _attempt(
         if runtime.is_stopping:
             raise
         failed[user_id] = Unavailable(
-            "A sleep-time agent could not be run. Its run is tried again later."
+            "A sleeptime agent could not be run. Its run is tried again later."
         )
     except RicordoError as error:
-        log.warning("a sleep-time agent failed", extra={"kind": type(error).__name__})
+        log.warning("a sleeptime agent failed", extra={"kind": type(error).__name__})
         failed[user_id] = error
 
 
@@ -532,7 +532,7 @@ async def _note_outcome(runtime: Runtime, transcript: Transcript, answer: Answer
         "llm_error",
         answer.failure.message[:500]
         if answer.failure
-        else "The turn of the sleep-time agent failed.",
+        else "The turn of the sleeptime agent failed.",
     )
 
 
