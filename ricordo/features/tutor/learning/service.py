@@ -128,7 +128,12 @@ def course_with_skills(tx: Transaction, scope: Scope, name: str) -> Course:
     """
     stored = courses.get(tx, scope, name)
     course = applied_course(stored.source, stored.name)
-    if course is None or not course.skills:
+    if course is None:
+        raise NotFound(
+            f'The course "{name[:80]}" has never been applied in this version. Mend the faults of '
+            "its file."
+        )
+    if not course.skills:
         raise NotFound(f'The course "{name[:80]}" names no skills. Add a [[skill]] to its file.')
     return course
 

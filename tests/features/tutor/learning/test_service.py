@@ -17,6 +17,8 @@ from ricordo.features.knowledge.facts import decisions
 from ricordo.features.knowledge.facts import queries as facts
 from ricordo.features.knowledge.facts.profile import facts_profile
 from ricordo.features.knowledge.facts.records import UserFact
+from ricordo.features.tutor.courses import queries as courses
+from ricordo.features.tutor.courses.queries import StoredCourse
 from ricordo.features.tutor.learning import prompt, queries, service
 from ricordo.features.tutor.learning.records import Result, misconception_of
 from ricordo.storage.engine.store import Store, Transaction
@@ -37,6 +39,16 @@ async def test_an_observation_is_stored_as_a_fact_with_its_message(room: Classro
     assert of_ada.misconceptions == {"adds the denominators": 1}
     assert misconception_of(of_ada.observations[0]) == "adds the denominators"
     assert not of_bea.observations
+
+
+async def test_a_course_that_was_never_applied_is_not_said_to_lack_skills(room: Classroom) -> None:
+    def work(tx: Transaction) -> None:
+        faulty = StoredCourse("course-1", Scope().organization_id, "faulty", fault="Line 3: wrong.")
+        courses.insert(tx, faulty)
+        service.course_with_skills(tx, Scope(), "faulty")
+
+    with pytest.raises(NotFound, match="has never been applied"):
+        await room.store.write(work)
 
 
 async def test_a_message_yields_one_current_observation_of_a_skill(room: Classroom) -> None:
