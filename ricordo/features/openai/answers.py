@@ -31,7 +31,7 @@ _TEXTS = {
 _CUT = ("max_steps", "max_tokens_exceeded")
 _USAGE_CHUNK: Json = {"object": "chat.completion.chunk", "choices": []}
 Noting = Callable[["AnswerReader"], Awaitable[None]]
-"""A function that is called with the reader when the run starts, and again when it ends."""
+"""A function that is called with the reader at the run's start, and at its end with an answer."""
 
 
 @dataclass(slots=True)

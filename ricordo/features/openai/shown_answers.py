@@ -64,7 +64,7 @@ def answers_of(tx: Transaction, run_ids: Sequence[str]) -> Mapping[str, str]:
 def own_answers(
     tx: Transaction, agent_id: str, user_id: str | None, name: str | None
 ) -> frozenset[str]:
-    """Return the keys of all answers that the agent gave in the chat of this name.
+    """Return the keys of the agent's answers in the chat of this name, at most of 2,000 runs.
 
     Args:
         tx: The transaction.

@@ -239,8 +239,9 @@ class Models(Registry[ChatModel]):
     async def find_default(self) -> DefaultModel:
         """Return the default model after a search for more models.
 
-        Providers without a list are asked and local servers are looked for, for at most 5 seconds.
-        The search is repeated at most every 30 seconds.
+        Local servers are looked for. With RICORDO_MODEL, only its provider is asked. Otherwise
+        providers without a list are asked, or all providers if the librarian is the default so far.
+        All this takes at most 5 seconds, and is repeated at most every 30 seconds.
         """
         async with self._looking:
             if self._now() >= self._look_again_at:
