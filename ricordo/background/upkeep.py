@@ -69,7 +69,10 @@ def _agent_of(job: Job) -> str | None:
 
 
 def _indexing(kind: str, work: IndexWork, every_seconds: float | None = None) -> JobHandler:
-    """Return the handler of jobs for this index work; its expenses are recorded."""
+    """Return the handler of jobs for this index work; its expenses are recorded.
+
+    Work that only embeds texts is postponed while the budget is nearly spent.
+    """
 
     async def run(runtime: Runtime, job: Job, report: Report) -> None:
         if kind not in _EMBEDDING or not await postponed(runtime, job):

@@ -497,8 +497,8 @@ def _hide_chains(tx: Transaction, erasure: Erasure, condition: ColumnElement[boo
 def said_as(erasure: Erasure) -> ColumnElement[bool]:
     """Return the condition for messages that name the user as their sender.
 
-    They were sent before the erasure began. They have the user's identifier, or a name that only
-    this user has.
+    They were sent before the erasure began. They have the user's present or a former identifier, or
+    a name that only this user has.
 
     Args:
         erasure: The erasure, with all names that the user had.
@@ -527,7 +527,8 @@ def said_as(erasure: Erasure) -> ColumnElement[bool]:
 def named_like(erasure: Erasure) -> Select[Any]:
     """Select messages whose sender is ambiguous.
 
-    The name matches only by case, or matches two users.
+    The name matches only by case, or matches two users. The messages of `said_as` are erased
+    before.
 
     Args:
         erasure: The erasure, with all names that the user had.
