@@ -29,7 +29,7 @@ function fail(words) {
   errorLine.hidden = !words;
 }
 
-// While a turn runs, Stop replaces Send. If one of them had the focus, it moves to Stop, and at the end to the message box.
+// While a turn runs, the Stop button replaces Send. If one of the two has the focus, the focus moves to Stop, and at the end to the message box.
 function setRunning(running) {
   isRunning = running;
   const hadFocus = document.activeElement === sendButton || document.activeElement === stopButton;
@@ -66,10 +66,10 @@ addEventListener("scroll", () => {
   isFollowing = isAtEnd;
 }, { passive: true });
 toNew.addEventListener("click", goToEnd);
-// Pictures and late lines change the height without a message.
+// Stay at the end also if a picture loads or a line arrives late, which change the height.
 new ResizeObserver(() => { if (isFollowing && transcript.dataset.newest) goToEnd(); }).observe(document.querySelector("main"));
 
-// --- what the server says ---
+// --- events from the server ---
 
 async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -275,7 +275,7 @@ async function settle() {
       htmx.process(turn);
     }
     localTimes(transcript);
-    // A reason for a missing answer stands below the message now, and stays there.
+    // The rendered turn now gives the reason for a missing answer, so the error line is not needed.
     const last = [...transcript.querySelectorAll(".message, .ending")].at(-1);
     if (last?.matches(".ending")) fail("");
     if (isRunning && last && !last.matches(".user")) document.getElementById("spoken").textContent = (last.querySelector(".markdown, .plain") ?? last).innerText.slice(0, 2000);
@@ -311,7 +311,7 @@ async function refreshMemory() {
 
 function putMemory(fresh) {
   const panel = document.getElementById("memory");
-  if (panel.querySelector(".line-form")) return; // somebody is typing there
+  if (panel.querySelector(".line-form")) return; // a line is being edited
   const before = new Map();
   for (const block of panel.querySelectorAll("[data-block]")) {
     before.set(block.dataset.block, new Set([...block.querySelectorAll("[data-line]")].map(textOfLine)));

@@ -1,8 +1,8 @@
 "use strict";
-// What every page can do beyond links and forms: local times, keys, messages that go away.
+// What every page can do beyond links and forms: local times, keyboard shortcuts, notices that disappear.
 
 function localTimes(root) {
-  // Short, as people say it: the time of today, the day of this year; the title has it exactly.
+  // Short: only the hour today, the day and hour this year, and the date in other years. The title has the exact time.
   const now = new Date(), hour = { hour: "numeric", minute: "2-digit" }, day = { month: "short", day: "numeric" };
   const formatOf = (date) => {
     if (date.toDateString() === now.toDateString()) return hour;
@@ -82,7 +82,7 @@ function showLength(area) {
 }
 document.addEventListener("input", (event) => showLength(event.target));
 
-// A small form that opens at a button takes the typing, and closes with Escape or a click elsewhere.
+// A small form that opens at a button gets the focus, and closes with Escape or a click elsewhere.
 document.addEventListener("toggle", (event) => {
   const { target } = event;
   if (target.open && target.matches("details[data-focus]") && !target.contains(document.activeElement?.form ?? null)) target.querySelector("input:not([type=hidden]), textarea")?.focus();
@@ -102,7 +102,7 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("DOMContentLoaded", () => {
   localTimes(document);
-  // Typed before this script came, or kept by the browser from an earlier visit.
+  // The text may have been typed before this script loaded, or kept by the browser from an earlier visit.
   document.querySelectorAll("[data-length]").forEach(showLength);
   for (const toast of document.querySelectorAll(".toast")) setTimeout(() => toast.remove(), 10000);
 });
