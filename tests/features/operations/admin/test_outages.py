@@ -6,17 +6,21 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import httpx2
 import pytest
 from pydantic import SecretStr
 
 from ricordo.api.call import ID_PREFIXES
+from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.logs import TextFormatter
 from ricordo.storage import jobs
+from ricordo.storage.engine.store import Transaction
 from tests.seams.routes import cells_of
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, events_of, serving
 from tests.support import postgres
@@ -52,14 +56,17 @@ class Database:
         self.url = postgres.server().new_database()
         self._name = name_in(self.url)
 
-    def take_away(self) -> None:
-        postgres.server().run(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS false")
-        postgres.server().run(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self._name}'"  # noqa: S608
-        )
-
-    def give_back(self) -> None:
-        postgres.server().run(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS true")
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """Cut the database off; restore it at the end, also of a test that fails."""
+        try:
+            postgres.server().run(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS false")
+            postgres.server().run(
+                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self._name}'"  # noqa: S608
+            )
+            yield
+        finally:
+            postgres.server().run(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS true")
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +124,8 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
     Each path is requested without a key. One path is also requested with a key, with a page's token
     and with another method.
     """
-    database.take_away()
     with server.http() as http:
-        try:
+        with database.outage():
             for path in LIVING:
                 assert http.get(path, headers={"cookie": "ricordo_session=x"}).status_code == 200
             ready = http.get("/v1/health/ready")
@@ -132,8 +138,6 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
                 "/v1/agents/", headers={"authorization": "Bearer ricordo_token_x"}
             )
             answers["POST"] = http.post("/v1/agents/", json={"model": MODEL})
-        finally:
-            database.give_back()
         statuses = {path: answer.status_code for path, answer in answers.items()}
         # Each request is refused with 503, whatever else is wrong with it.
         assert {path: status for path, status in statuses.items() if status != 503} == {}
@@ -179,11 +183,13 @@ def send_while_it_goes_away(
     sending = threading.Thread(target=send)
     sending.start()
     gate.wait()
-    database.take_away()
-    gate.open()
-    sending.join(LIMIT)
-    database.give_back()
-    server.forget()
+    try:
+        with database.outage():
+            gate.open()
+            sending.join(LIMIT)
+    finally:
+        gate.open()
+        server.forget()
     return answers[0]
 
 
@@ -206,19 +212,34 @@ def test_a_turn_whose_database_goes_away_says_so_and_the_next_message_is_answere
     server.provoked()
 
 
-def test_a_job_that_is_added_after_an_outage_is_done(
+def test_jobs_of_before_during_and_after_an_outage_are_done(
     server: ServerInThread, database: Database, log: io.StringIO
 ) -> None:
+    clock = server.runtime.store.clock
+
+    def add(seconds: float = 0) -> Job:
+        due = clock.now() + round(seconds * SECOND)
+        job = Job("run_events", LOCAL_ORGANIZATION, not_before=due)
+        added = server.write(lambda tx: jobs.add(tx, job))
+        assert added
+        return added
+
     with server.http() as http:
-        database.take_away()
-        assert http.get("/v1/agents/").status_code == 503
-        database.give_back()
+        added = [add(), add(1)]
+        with database.outage():
+            assert http.get("/v1/agents/").status_code == 503
+            while clock.now() < added[1].not_before:
+                time.sleep(0.05)
         wait_until_ready(http)
-        job = server.write(lambda tx: jobs.add(tx, Job("run_events", LOCAL_ORGANIZATION)))
-        assert job
+        added.append(add())
         end = time.monotonic() + LIMIT
-        while (status := server.read(lambda tx: jobs.get(tx, Scope(), job.id)).status) != "done":
-            assert time.monotonic() < end, status
-            time.sleep(0.05)
+        for job in added:
+            while (status := server.read(partial(status_of, id=job.id))) != "done":
+                assert time.monotonic() < end, status
+                time.sleep(0.05)
     require_quiet(log)
     server.provoked()
+
+
+def status_of(tx: Transaction, id: str) -> str:
+    return jobs.get(tx, Scope(), id).status
