@@ -41,8 +41,8 @@ _SYNC_AFTER = 600 * SECOND
 _TRIES = 5
 _AT_ONCE = 100
 CLAIMED = (
-    "{} holds another user's memory, even if its remote was removed. Choose another address, or "
-    "empty this address first if that memory is no longer needed."
+    "{} holds another memory, a user's or an organization's, even if its remote was removed. Choose "
+    "another address, or empty this address first if that memory is no longer needed."
 )
 # Paths in these folders lead to open files of processes, and are refused.
 _MAGIC = ("/proc", "/dev/fd")

@@ -643,7 +643,7 @@ async def test_a_database_file_belongs_to_one_organization_by_any_path(
     with pytest.raises(Invalid):
         await claim(f"doltlite:///proc/self/root{memory.place.path}")
     await store.write(lambda tx: remotes.remove(tx, memory.remote))
-    with pytest.raises(Conflict, match="holds another user's memory"):
+    with pytest.raises(Conflict, match="holds another memory, a user's or an organization's"):
         await claim(memory.access.address)
     await add(store, memory.settings, Scope(), "eve", memory.kind, memory.access)
 

@@ -307,7 +307,7 @@ async def test_a_folder_belongs_to_its_memory_after_the_remote_was_removed(world
     await world.put("human", "Name: Ada")
     await world.sync()
     await world.store.write(lambda tx: remotes.remove(tx, world.remote))
-    with pytest.raises(Conflict, match="holds another user's memory"):
+    with pytest.raises(Conflict, match="holds another memory, a user's or an organization's"):
         await world.add(world.access, "eve")
     again = await world.add(world.access)
     await world.store.write(lambda tx: remotes.remove(tx, again))
@@ -327,7 +327,7 @@ async def test_a_remote_with_an_alias_address_pulls_no_other_users_memory(world:
     alias = replace(
         elsewhere, address=f"{world.bare.parent}/../{world.bare.parent.name}/{world.bare.name}"
     )
-    with pytest.raises(Conflict, match="holds another user's memory"):
+    with pytest.raises(Conflict, match="holds another memory, a user's or an organization's"):
         await sync(world.store, world.settings, world.kind, alias)
     assert await world.do(lambda tx, owned: blocks.of_user(tx, Scope(), owned.user.id), "eve") == ()
 
