@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import re
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -20,11 +20,19 @@ _PORTS = (80, 443)
 _CONNECT = 10.0  # seconds
 _CHUNK = 1 << 16  # bytes
 _MOST = 32  # connections of one call at the same time
+# Seconds after which a program counts as waiting for an answer. A large answer has shorter pauses.
+_PATIENCE = 0.05
+Waiting = Callable[[], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
 async def serve(
-    listener: socket.socket, *, is_open: bool, server: str = "", key: str = ""
+    listener: socket.socket,
+    *,
+    is_open: bool,
+    server: str = "",
+    key: str = "",
+    waiting: Waiting = nullcontext,
 ) -> AsyncIterator[None]:
     """Serve the proxy on this listening socket until the block ends.
 
@@ -34,8 +42,10 @@ async def serve(
         server: An address of this server (http://host:port) that is also allowed; "" allows none.
         key: The API key that each request to `server` carries, whatever the program sent; "" adds
             none.
+        waiting: A function whose context manager is open while the program waits for an answer of
+            `server`. The answer may need another program, which would wait for this one's slot.
     """
-    proxy = _Proxy(is_open, server, key)
+    proxy = _Proxy(is_open, server, key, waiting)
     answering = await asyncio.start_server(proxy.answer, sock=listener, limit=_HEAD)
     try:
         yield
@@ -47,8 +57,9 @@ async def serve(
 
 
 class _Proxy:
-    def __init__(self, is_open: bool, server: str, key: str) -> None:
+    def __init__(self, is_open: bool, server: str, key: str, waiting: Waiting) -> None:
         self._is_open = is_open
+        self._waiting = waiting
         self._key = key
         parts = urlsplit(server)
         self._server = (parts.hostname or "", parts.port or 80) if server else None
@@ -133,7 +144,10 @@ class _Proxy:
                     replaced = (*replaced, b"authorization:", b"cookie:")
                     request += b"Authorization: Bearer %s\r\n" % self._key.encode()
                 far_writer.write(request + _without_headers(headers, replaced))
-            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer, closes=True))
+            waiting = self._waiting if is_server else nullcontext
+            await asyncio.gather(
+                _copy(reader, far_writer), _copy(far_reader, writer, closes=True, waiting=waiting)
+            )
         finally:
             far_writer.close()
 
@@ -154,11 +168,18 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _copy(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, closes: bool = False
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    *,
+    closes: bool = False,
+    waiting: Waiting = nullcontext,
 ) -> None:
-    """Copy until the end; with `closes`, also end the other direction."""
+    """Copy until the end; with `closes`, also end the other direction.
+
+    `waiting` is open while no byte has come for some time.
+    """
     with contextlib.suppress(ConnectionError):
-        while chunk := await reader.read(_CHUNK):
+        while chunk := await _next_chunk(reader, waiting):
             writer.write(chunk)
             await writer.drain()
     with contextlib.suppress(OSError, RuntimeError):
@@ -166,6 +187,18 @@ async def _copy(
             writer.close()
         elif writer.can_write_eof():
             writer.write_eof()
+
+
+async def _next_chunk(reader: asyncio.StreamReader, waiting: Waiting) -> bytes:
+    reading = asyncio.ensure_future(reader.read(_CHUNK))
+    try:
+        await asyncio.wait({reading}, timeout=_PATIENCE)
+        if not reading.done():
+            async with waiting():
+                await asyncio.wait({reading})
+        return await reading
+    finally:
+        reading.cancel()
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: int, reason: str) -> None:

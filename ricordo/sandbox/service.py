@@ -195,8 +195,9 @@ class Sandbox:
         if not call.argv:
             raise Invalid("Name the program to run.")
         confinement = self._confinement(call, Path(sys.executable), sees_packages=False)
-        async with self._slot(call):
+        async with self._slot(call) as slot:
             process = await self._wait_for(asyncio.create_task(self._start(confinement)))
+            process.slot = slot
             return await self._finish(process, call, "")
 
     async def run_python(
@@ -218,8 +219,10 @@ class Sandbox:
         """
         call = SandboxCall(stdin=request, **call_options)
         confinement = self._confinement(call, python or Path(sys.executable), sees_packages=True)
-        async with self._slot(call):
-            return await self._finish(await self._take(confinement), call, program)
+        async with self._slot(call) as slot:
+            process = await self._take(confinement)
+            process.slot = slot
+            return await self._finish(process, call, program)
 
     @asynccontextmanager
     async def open(self, call: SandboxCall, program: str = "") -> AsyncIterator[SandboxProcess]:
@@ -421,7 +424,11 @@ class Sandbox:
             yield
             return
         async with serve(
-            listener, is_open=call.has_network, server=call.may_call_server, key=call.server_key
+            listener,
+            is_open=call.has_network,
+            server=call.may_call_server,
+            key=call.server_key,
+            waiting=process.waiting,
         ):
             yield
 

@@ -23,9 +23,10 @@ class Slot:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._is_taken = False
+        self._taking = asyncio.Lock()
 
     async def take(self, seconds: float = 0) -> None:
-        """Wait for a free slot.
+        """Wait for a free slot, except if it is taken already.
 
         Args:
             seconds: The longest wait; 0: no limit.
@@ -34,14 +35,15 @@ class Slot:
             Unavailable: No slot became free in time.
         """
         try:
-            async with asyncio.timeout(seconds or None):
-                await self._slots.free.acquire()
+            async with asyncio.timeout(seconds or None), self._taking:
+                if not self._is_taken:
+                    await self._slots.free.acquire()
+                    self._is_taken = True
         except TimeoutError:
             raise Unavailable(
                 f"{self._slots.count} programs are already running in the sandbox "
                 "(RICORDO_SANDBOX_CALLS). Try again later."
             ) from None
-        self._is_taken = True
 
     def give_up(self) -> None:
         """Free the slot, if it is taken."""

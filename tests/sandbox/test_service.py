@@ -220,6 +220,50 @@ async def test_an_opened_program_counts_as_a_call_except_while_it_waits(tmp_path
     await sandbox.close()
 
 
+ASK = """
+import os, sys, threading, urllib.request
+def ask(url):
+    print(urllib.request.urlopen(url, timeout=30).read().decode(), flush=True)
+asking = [threading.Thread(target=ask, args=(url,)) for url in sys.stdin.read().split()]
+[one.start() for one in asking]
+[one.join() for one in asking]
+"""
+
+
+@pytest.mark.parametrize("begins_early", [False, True])
+async def test_a_program_that_waits_for_its_server_leaves_its_slot_to_the_programs_it_causes(
+    tmp_path: Path, *, begins_early: bool
+) -> None:
+    """The answer may begin early, as a stream does, and several may be awaited at once."""
+    sandbox = opened(tmp_path, sandbox="bubblewrap", sandbox_calls=1)
+    short = SandboxLimits(seconds=8)
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if begins_early:
+            writer.write(head)
+        inner = await sandbox.run_python("print('inner')", b"", limits=short)
+        writer.write((b"" if begins_early else head) + inner.stdout.strip())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    ours = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    outer = SandboxLimits(seconds=20)
+    urls = f"{ours}/a {ours}/b".encode()
+    result = await sandbox.run_python(ASK, urls, limits=outer, may_call_server=ours)
+    assert result.stdout.split() == [b"inner", b"inner"], result
+    # The program has exactly one slot again afterwards, and gives it back.
+    gate = asyncio.create_task(sandbox.run_python("import time; time.sleep(500)", b""))
+    await asyncio.sleep(0.5)
+    with pytest.raises(Unavailable, match="RICORDO_SANDBOX_CALLS"):
+        await sandbox.run_python("", b"", limits=SandboxLimits(seconds=0.05))
+    gate.cancel()
+    await asyncio.wait([gate])
+    server.close()
+    await sandbox.close()
+
+
 class Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
