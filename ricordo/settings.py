@@ -503,11 +503,11 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     features = feature_settings()
     _adopt_older_settings(file=dotenv_values(".env"))
     kinds: list[type[BaseSettings]] = [Settings, *features]
-    known = {variable for kind in kinds for variable in variables_of(kind)}
+    known_variables = {variable for kind in kinds for variable in variables_of(kind)}
     faults = [
         f"{variable} is not a setting of Ricordo. `ricordo settings` lists them all."
         for variable in sorted({*os.environ, *dotenv_values(".env")})
-        if variable.upper().startswith(PREFIX) and variable.upper() not in known
+        if variable.upper().startswith(PREFIX) and variable.upper() not in known_variables
     ]
     settings = _read(lambda: Settings(**set_options), PREFIX, faults)
     providers = _read(ProviderSettings, "", faults)

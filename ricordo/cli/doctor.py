@@ -524,17 +524,19 @@ async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]
     """
     count, damaged = await store.read(lambda tx: examine_all(tx, is_alone=is_alone))
     repairs: list[Repair] = []
-    for found in damaged:
+    for examined in damaged:
         with suppress(NotFound):
-            repairs.append(await store.write(partial(_repaired, found=found, is_alone=is_alone)))
-    return count + sum(one.faults == (LOST,) for one in repairs), repairs
+            repairs.append(
+                await store.write(partial(_repair_one, examined=examined, is_alone=is_alone))
+            )
+    return count + sum(repair.faults == (LOST,) for repair in repairs), repairs
 
 
-def _repaired(tx: Transaction, found: Repair, *, is_alone: bool) -> Repair:
-    if found.faults == (LOST,):
+def _repair_one(tx: Transaction, examined: Repair, *, is_alone: bool) -> Repair:
+    if examined.faults == (LOST,):
         # With this fault, the id is that of an agent without a conversation.
-        return Repair(restore_default_conversation(tx, found.conversation_id), (LOST,))
-    return repair(tx, found.conversation_id, is_alone=is_alone)
+        return Repair(restore_default_conversation(tx, examined.conversation_id), (LOST,))
+    return repair(tx, examined.conversation_id, is_alone=is_alone)
 
 
 async def _repair(settings: Settings) -> tuple[int, list[Repair], int]:

@@ -263,8 +263,8 @@ def role_without_invitation(tx: Transaction, user_id: str) -> Role:
         user_id: The user.
     """
     invited = tx.first(_INVITED_AS, {"user_id": user_id})
-    given = keys.last_role(tx, user_id) or (invited.role if invited else None)
-    return "guardian" if given == "guardian" else "user"
+    last_role = keys.last_role(tx, user_id) or (invited.role if invited else None)
+    return "guardian" if last_role == "guardian" else "user"
 
 
 def role_of(tx: Transaction, user_id: str) -> Role:

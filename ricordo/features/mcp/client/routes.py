@@ -141,8 +141,8 @@ async def change(context: RequestContext, before: McpServer, body: ServerUpdate)
         Conflict: if it was changed since it was read, or its new name is taken.
     """
     settings = context.runtime.settings
-    wanted, _ = body.applied(before, service.secrets_of(settings, before))
-    service.require_usable(settings, wanted)
+    requested, _ = body.applied(before, service.secrets_of(settings, before))
+    service.require_usable(settings, requested)
 
     def save(tx: Transaction) -> McpServer:
         stored = queries.get_for_change(tx, context.scope, before.id)

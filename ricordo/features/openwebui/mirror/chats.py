@@ -23,8 +23,8 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 async def sync_chats(store: Store, client: OpenWebUI, user: User, reader: str) -> None:
     """Mark the user's conversations whose chat was deleted in Open WebUI.
 
-    Nothing is marked if Open WebUI hides the chats of users from administrators. A setting can also
-    have the marked conversations deleted by a job.
+    The mark is removed again if the chat exists. Nothing changes if Open WebUI hides the chats of
+    users from administrators. A setting can also have the marked conversations deleted by a job.
 
     Args:
         store: The store with the conversations.
@@ -35,32 +35,34 @@ async def sync_chats(store: Store, client: OpenWebUI, user: User, reader: str) -
     Raises:
         Unavailable: if Open WebUI does not answer.
     """
-    known = await store.read(lambda tx: _chats(tx, user))
-    if not known:
+    conversations_by_chat = await store.read(lambda tx: _chats(tx, user))
+    if not conversations_by_chat:
         return
     try:
         present = await client.chat_ids(reader)
         # The list may skip a chat if others are deleted meanwhile, so each missing chat is looked
         # up separately.
-        gone = {id for id in known.keys() - present if not await client.has_chat(id)}
+        deleted_ids = {
+            id for id in conversations_by_chat.keys() - present if not await client.has_chat(id)
+        }
     except Invalid:
         return
     marks = {
-        conversation_id: GONE_THERE if chat_id in gone else None
-        for chat_id, rows in known.items()
+        conversation_id: GONE_THERE if chat_id in deleted_ids else None
+        for chat_id, rows in conversations_by_chat.items()
         for conversation_id, mark in rows.items()
-        if (mark == GONE_THERE) != (chat_id in gone) and mark in (None, "", GONE_THERE)
+        if (mark == GONE_THERE) != (chat_id in deleted_ids) and mark in (None, "", GONE_THERE)
     }
 
     def write(tx: Transaction) -> None:
         for conversation_id, mark in marks.items():
             conversations.change(tx, conversation_id, description=mark)
-        if gone and OpenWebUISettings.current().openwebui_deleted_chats == "delete":
+        if deleted_ids and OpenWebUISettings.current().openwebui_deleted_chats == "delete":
             payload = {"user_id": user.id}
             key = f"{_DELETE}:{user.id}"
             jobs.add(tx, Job(_DELETE, user.organization_id, payload, key=key, is_single=True))
 
-    if gone or marks:
+    if deleted_ids or marks:
         await store.write(write)
 
 

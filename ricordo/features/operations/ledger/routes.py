@@ -43,7 +43,8 @@ class LedgerParameters:
         str | None,
         Query(
             alias="from",
-            description="First day or time, in UTC if it has no zone; by default 30 days ago.",
+            description="First day or time, in UTC if it has no zone; by default the first of the 30 "
+            "days that end with `to`.",
         ),
     ] = None
     until: Annotated[

@@ -295,7 +295,7 @@ def _count(connection: sa.Connection, table: sa.Table) -> int:
 
 
 def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
-    """Yield all rows in the order of the key, some hundred at a time.
+    """Yield all rows in the order of the key, in portions.
 
     Args:
         connection: The connection. The rows are from one point in time only if it reads from one
