@@ -1,8 +1,9 @@
-"""The only secret of an installation: a key file in the data folder.
+"""The secret key of an installation, in a file of the data folder.
 
-All other keys are derived from it. It encrypts data that must be read again (keys of providers),
-and signs data for others to check (callbacks). It is not in the database, so the encrypted data
-cannot be read from a copy of the database alone. Servers that share a database need the same file.
+A separate key for each purpose is derived from it. It encrypts data that must be read again (keys
+of providers), and signs data for others to check (callbacks). It is not in the database, so the
+encrypted data cannot be read from a copy of the database alone. Servers that share a database need
+the same file.
 """
 
 import hmac

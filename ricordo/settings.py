@@ -47,7 +47,8 @@ _REGION = r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$"  # it becomes part of a host'
 class ProviderSettings(BaseSettings):
     """Model providers, by their usual variables.
 
-    A provider without a key or address is never called.
+    A provider without a key or address is not called, except for model servers that are found on
+    this machine.
     """
 
     model_config = SettingsConfigDict(

@@ -42,7 +42,7 @@ class Command(NamedTuple):
 
 
 def chat(*, agent: str | None = None, model: str | None = None, server: str | None = None) -> bool:
-    """Chat until the user leaves; return True if every message was answered.
+    """Chat until the user leaves; return True if no message and no command failed.
 
     Args:
         agent: The name or id of an agent. None: the agent "ricordo", which is created if missing.

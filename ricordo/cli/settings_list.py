@@ -23,7 +23,11 @@ _GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
         "this folder.",
         Settings,
     ),
-    ("Model providers. A provider without its variable is never called.", ProviderSettings),
+    (
+        "Model providers. A provider without its variable is not called, except for model servers "
+        "on this machine (RICORDO_FIND_LOCAL_MODELS).",
+        ProviderSettings,
+    ),
 )
 
 

@@ -139,8 +139,8 @@ def report_of(result: SandboxResult, *, exit_code: int = 0, error: str = "") -> 
 class Sandbox:
     """Runs programs in the best backend that this machine supports.
 
-    Nothing is started, looked up or created before the first call. `keys` are the keys with which
-    running programs may call the server.
+    No process is started and no folder is created before the first call. `keys` are the keys with
+    which running programs may call the server.
     """
 
     def __init__(self, settings: Settings, sandbox_settings: SandboxSettings | None = None) -> None:

@@ -1,8 +1,8 @@
 """Identities: the users, in the form of older clients.
 
 `identity-<uuid>` is the user `user-<uuid>`; its key is the user's identifier. If identities are
-attached to an agent, only these users may use it. Blocks that are attached to an identity are
-stored and returned, but have no effect.
+attached to an agent, only these users, administrators and developers may use it. Blocks that are
+attached to an identity are stored and returned, but have no effect.
 """
 
 from collections.abc import Sequence

@@ -64,7 +64,7 @@ _STALE = "The memory changed since you fetched it. Fetch and merge first, then p
 class PushCommand(NamedTuple):
     """A push's request for one branch: move it from one commit to another.
 
-    None means that the branch does not exist before, or after.
+    `old` is None for a new branch. `new` is None if the branch is to be deleted.
     """
 
     old: bytes | None
