@@ -57,11 +57,12 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_made(transport)
         peer = self.client[0] if self.client else ""
         everybody = [other for other in self.connections if isinstance(other, BoundedConnection)]
-        self._limit(everybody, self._settings.max_connections)
+        self._limit(everybody, self._settings.max_connections, "RICORDO_MAX_CONNECTIONS")
         # A proxy on this machine keeps the connections of all its clients.
         if peer not in LOOPBACK:
             same = [other for other in everybody if other.client and other.client[0] == peer]
-            self._limit(same, self._settings.max_client_connections)
+            limit = self._settings.max_client_connections
+            self._limit(same, limit, "RICORDO_MAX_CLIENT_CONNECTIONS")
 
     def data_received(self, data: bytes) -> None:
         if self._phase is _Phase.WHOLE and self.cycle.response_complete:
@@ -186,7 +187,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._refusal = refusal
         raise ValueError(refusal[1])
 
-    def _limit(self, connections: Iterable["BoundedConnection"], limit: int) -> None:
+    def _limit(self, connections: Iterable["BoundedConnection"], limit: int, setting: str) -> None:
         """If there are too many connections, close the one that has been idle longest.
 
         If none is idle, refuse the new connection.
@@ -201,8 +202,7 @@ class BoundedConnection(HttpToolsProtocol):
         else:
             self._refuse(
                 503,
-                f"There are {limit} connections, which is the most. Close some, or raise the "
-                "setting.",
+                f"There are {limit} connections already. Close some, or raise {setting}.",
             )
 
     def _refuse(self, status: int, detail: str) -> None:

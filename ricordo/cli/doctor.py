@@ -279,14 +279,14 @@ def _histories(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorF
     if wrong:
         yield _warning(
             "histories",
-            f"the size of {wrong:,} is wrong: stop the server, then `ricordo doctor --repair`",
+            f"the stored size of {wrong:,} is wrong: stop the server, then "
+            "`ricordo doctor --repair`",
         )
     if full:
         yield _warning(
             "histories",
-            f"{full:,} of memory {'has' if full == 1 else 'have'} nearly the "
-            f"{settings.max_history_mb:,} MB that they may have: "
-            "raise RICORDO_MAX_HISTORY_MB, or they will take no new text",
+            f"{full:,} nearly full, at {settings.max_history_mb:,} MB each: raise "
+            "RICORDO_MAX_HISTORY_MB, or that memory will accept no new text",
         )
 
 

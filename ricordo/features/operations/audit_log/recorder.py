@@ -1,8 +1,10 @@
-"""Record each request that changed something or was refused with 401 or 403.
+"""Record each request that changed something or was refused.
 
-Turns are not recorded. An answer is completed only after its row is committed. So a confirmed
-change is in the log even after a kill. Rows of requests that end at the same time are written in
-one transaction.
+A refusal has the status 401 or 403. In a login or an OAuth request of a known user it may have any
+status from 400 to 499. Turns that begin are not recorded.
+
+An answer is completed only after its row is committed. So a confirmed change is in the log even
+after a kill. Rows of requests that end at the same time are written in one transaction.
 """
 
 import asyncio
