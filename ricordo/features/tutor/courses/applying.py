@@ -147,7 +147,10 @@ def _set_folders(
     names: Sequence[str],
     old_names: Sequence[str],
 ) -> None:
-    """Attach the folders that the file names; folders that people attached remain."""
+    """Attach the folders that the file names, and detach those that it no longer names.
+
+    Folders that people attached remain.
+    """
     folder_ids = _folder_ids(tx, names)
     old_ids = _folder_ids(tx, old_names)
     attached_ids = [folder.id for folder in folders.folders_of_agent(tx, SCOPE, agent_id)]
