@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from sqlalchemy import Connection, create_engine, select, text
+from sqlalchemy import Connection, create_engine, literal, select, text
 
 from ricordo.agents.deletion import purge_portion
 from ricordo.agents.run_end import heal
@@ -787,6 +787,19 @@ async def test_full_durability_turns_synchronous_commit_on(tmp_path: Path) -> No
         found.append(await store.read(lambda tx: tx.all(text("SHOW synchronous_commit"))[0][0]))
         await store.close()
     assert found == ["off", "on"]  # the tests' server is set to off
+
+
+async def test_texts_are_sent_as_utf8_whatever_encoding_is_set_for_clients(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server().run(f"ALTER DATABASE {name_in(empty_database)} SET client_encoding = 'LATIN1'")
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    store = open_postgres(empty_database, connections=1, backups=tmp_path)
+    try:
+        rows = await store.read(lambda tx: tx.all(select(literal("Zoë 😀"))))
+    finally:
+        await store.close()
+    assert rows[0][0] == "Zoë 😀"
 
 
 def test_a_pooler_in_transaction_mode_is_refused_with_what_to_set(

@@ -393,11 +393,13 @@ def driver_url(url: str) -> URL:
 
     Args:
         url: An address like postgresql://user:password@host/name. Options in it replace the
-            defaults.
+            defaults, except the encoding.
     """
     parsed = make_url(url).set(drivername="postgresql+ricordo")
     defaults = {"connect_timeout": "10", "application_name": "ricordo", "keepalives_idle": "30"}
-    return parsed.set(query={**defaults, **parsed.query})
+    # Without it, the environment or the database may set an encoding that lacks most characters.
+    encoding = {"client_encoding": "utf8"}
+    return parsed.set(query={**defaults, **parsed.query, **encoding})
 
 
 def first_connection(engine: Engine) -> Connection:

@@ -53,7 +53,10 @@ class LettaTables:
         self._sql = psycopg.sql
         try:
             self._connection = psycopg.connect(
-                f"postgresql://{rest}", connect_timeout=10, row_factory=dict_row
+                f"postgresql://{rest}",
+                connect_timeout=10,
+                client_encoding="utf8",
+                row_factory=dict_row,
             )
             self._connection.read_only = True
             self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
