@@ -18,25 +18,26 @@ from ricordo.agents.request import (
     TurnRequest,
 )
 from ricordo.agents.turn import collect, run_turn
+from ricordo.agents.turn_start import STILL_WAITING
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Event, RunStarted
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import TextPart
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, Invalid, NotFound, Unavailable
+from ricordo.errors import Busy, Conflict, Invalid, NotFound, Unavailable
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import jobs, keys, runs, users
 from ricordo.storage.engine.store import Transaction
 
 KIND = "groups.message"
 PURPOSE = "message"  # of the run, as expenses record it
-# The last attempts are at least ten minutes apart, so all of them take more than 25 hours. That is
-# longer than an approval waits by default (RICORDO_APPROVAL_EXPIRY, 24 hours). With a longer expiry
-# the attempts may end before the approval expires.
+# The last attempts are at least ten minutes apart, so all of them take more than 25 hours. They do
+# not count while the conversation waits for an approval.
 _ATTEMPTS = 160
 _PATIENCE = 20.0  # seconds that a job waits for its turn
 _LOOK_AGAIN = 30 * SECOND
+_MOST_PAUSES = 20  # `_LOOK_AGAIN` times this number is the longest time between two checks
 _NO_LONGER = (
     "The sender of this message may no longer send it: the key was revoked, or the user is "
     "disabled or deleted."
@@ -75,7 +76,8 @@ def delivery_of(request: TurnRequest) -> Job:
 async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
     """Start the turn, or check its outcome.
 
-    If the turn takes longer than `_PATIENCE`, another job is added that checks it later.
+    If the turn takes longer than `_PATIENCE`, another job is added that checks it later. If the
+    conversation waits for an approval, another job is added that tries again later.
 
     Args:
         runtime: The running server.
@@ -88,31 +90,35 @@ async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
     """
     store = runtime.store
     run_id = job.payload.get("run_id")
-    if run_id is None:
-        run = await _start(runtime, job)
-    else:
+    run: Run | None = None
+    if run_id is not None:
         try:
             run = await store.read(lambda tx: runs.get(tx, Scope(job.organization_id), run_id))
         except NotFound:
             return  # deleted with its conversation
-        if was_cut_off(run):
+    if run is None or was_cut_off(run):
+        try:
             run = await _start(runtime, job)
-    if was_cut_off(run):
+        except Conflict as conflict:
+            if str(conflict) != STILL_WAITING:
+                raise
+            run = None
+    if run and was_cut_off(run):
         raise Unavailable("The server was stopped in the middle of this turn. It continues later.")
-    if run.ended_at is None:
+    if run is None or run.ended_at is None:
         check = _later_check(job, run, store.clock.now())
         await store.write(lambda tx: jobs.add(tx, check))
 
 
-def _later_check(job: Job, run: Run, now: int) -> Job:
-    """Return the job that checks this run later."""
+def _later_check(job: Job, run: Run | None, now: int) -> Job:
+    """Return the job that checks this run later, or starts the turn if there is no run."""
     number = job.payload.get("look", 0) + 1
-    payload = job.payload | {"run_id": run.id, "look": number}
+    payload = job.payload | {"run_id": run.id if run else None, "look": number}
     check = Job(
         KIND, job.organization_id, payload, job.key, most_attempts=_ATTEMPTS, user_id=job.user_id
     )
     id = uuid5(NAMESPACE_URL, f"{payload['otid']}/{number}")
-    return replace(check, id=f"job-{id}", not_before=now + _LOOK_AGAIN * number)
+    return replace(check, id=f"job-{id}", not_before=now + _LOOK_AGAIN * min(number, _MOST_PAUSES))
 
 
 async def _start(runtime: Runtime, job: Job) -> Run:
