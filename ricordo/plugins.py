@@ -125,12 +125,13 @@ class Feature:
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
             in other services, and return the data that remains there.
         at_forgetting: Coroutine functions of the runtime, a user's id and a Needle
-            (`memory_care/forgetting/needle.py`). They remove one fact from other services, and
-            return sentences for the receipt.
-        forget_sources: Sources of users' texts (`memory_care/forgetting/source_queries.py`). A
-            table needs one if the settings of its columns do not fully describe its texts.
-        audits: AuditSources (`memory_care/audit/hygiene.py`). The audit of memory counts their
-            texts in addition to blocks.
+            (`features/memory_care/forgetting/needle.py`). They remove one fact from other services,
+            and return sentences for the receipt.
+        forget_sources: Sources of users' texts
+            (`features/memory_care/forgetting/source_queries.py`). A table needs one if the settings
+            of its columns do not fully describe its texts.
+        audits: AuditSources (`features/memory_care/audit/hygiene.py`). The audit of memory counts
+            their texts in addition to blocks.
         waiting: Functions of a transaction, an organization's id and a user's id. Each returns None
             or a Waiting, which the user's pages show.
         known_facts: Functions of a transaction and a FactQuery. Each returns KnownFacts. A

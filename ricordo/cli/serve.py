@@ -62,7 +62,7 @@ def serve(
         sockets: Listening sockets, all with the same port.
 
     Raises:
-        RicordoError: The server cannot start or was stopped by an error of ours.
+        RicordoError: The server cannot start, or such an error stopped it.
         OSError: A file cannot be written, since the disk is full or read-only.
         typer.Exit: Another error stopped it, which is logged.
     """

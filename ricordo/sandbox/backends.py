@@ -118,7 +118,7 @@ class Backend(Protocol):
 class Bubblewrap:
     """Namespaces, made by the program bwrap.
 
-    Only bound paths are visible, and they are read-only.
+    Of the machine's files only bound paths are visible, and they are read-only.
     """
 
     name: BackendName = "bubblewrap"
@@ -283,7 +283,7 @@ def why_none(setting: str, tried: Mapping[str, str] = MappingProxyType({})) -> s
 
 
 def exposed(confinement: Confinement, data_dir: Path) -> Path | None:
-    """Return the readable folder that contains the data folder, if there is one.
+    """Return a readable folder that contains the data folder; None if there is none.
 
     Such a folder is refused, since Landlock could not exclude the data folder from it.
 

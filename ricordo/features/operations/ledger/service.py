@@ -95,7 +95,7 @@ class Prices:
     by_name: Mapping[str, Price]
 
     def of(self, handle: str) -> Price | None:
-        """Return the price of this model, if there is one.
+        """Return the price of this model; None if there is none.
 
         A price for the handle itself takes precedence over the price for its longest matching
         beginning.

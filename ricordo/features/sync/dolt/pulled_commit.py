@@ -80,7 +80,7 @@ def _metadata(
 
 
 def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
-    """Return the recorded conflicts while one of their proposals waits."""
+    """Return the recorded conflicts while one of their proposals waits, else None."""
     last_error = remotes.get(tx, Scope(remote.organization_id), remote.id).last_error
     waiting = {proposal.id for proposal in proposals.waiting(tx, remote.chain_id)}
     if waiting & set(_PROPOSAL.findall(last_error or "")):

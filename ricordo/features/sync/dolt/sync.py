@@ -174,7 +174,10 @@ def name_there(user: User, prefix: str) -> str:
 
 
 def database_of_all(organization_id: str) -> Access | None:
-    """Return the database that RICORDO_DOLT_REMOTE names for all users of an organization."""
+    """Return the database that RICORDO_DOLT_REMOTE names for all users of an organization.
+
+    Returns None if the setting is not set, or not for this organization.
+    """
     secret = DoltSettings.current().dolt_remote
     address = secret.get_secret_value() if secret else None
     if address is None or (_ORGANIZATION not in address and organization_id != LOCAL_ORGANIZATION):

@@ -103,7 +103,7 @@ class GitRemotes:
         """Return the file that names the owner of a repository in a local folder.
 
         Args:
-            address: The address of a remote. An http address has no such file.
+            address: The address of a remote. For an http address, None is returned.
         """
         folder = Path(address)
         if not GitAddress(address).is_folder:
