@@ -214,8 +214,7 @@ class Settings(BaseSettings):
     )
     max_output_tokens: int | None = about(
         "Most tokens of an answer for agents that set none. By default a quarter of the context "
-        "window, at most 16384; 1024 for "
-        "small models.",
+        "window, at most 16384; 1024 for small models; no limit for OpenAI's reasoning models.",
         ge=16,
     )
     model_timeout: float = about(

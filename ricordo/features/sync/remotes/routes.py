@@ -43,8 +43,8 @@ class RemoteRequest(RequestModel):
 class RemoteResponse(ResponseModel):
     """One remote.
 
-    `followed` is the number of the newest version at the remote, `last_error` the reason why a sync
-    failed.
+    `followed` is the number of the newest version at the remote. `last_error` is the reason why the
+    last sync failed, or names conflicts that wait for the owner.
     """
 
     id: str
