@@ -158,7 +158,8 @@ def lock_partition(tx: Transaction, owner_id: str) -> Any:
 def models_of(tx: Transaction, owner_id: str) -> list[str]:
     """Return the handles of the models of which the owner's partition has vectors.
 
-    A handle has the suffix `NEW` if its vectors are not complete yet and will replace others.
+    A handle has the suffix `NEW` if its vectors will replace those of the same model once they are
+    complete.
 
     Args:
         tx: The transaction.

@@ -485,10 +485,9 @@ def related_terms(
 def fold(word: str) -> str:
     """Return one spelling of a word: lower case, without accents, with ASCII digits.
 
-    Returns "" for a word without a letter or digit.
-
     Args:
-        word: One word.
+        word: One word, without joiners. If it is not ASCII and has no letter and no digit, the
+            result is "".
     """
     if word.isascii():
         return word.lower()

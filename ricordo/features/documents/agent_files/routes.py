@@ -33,7 +33,8 @@ async def export_file(
     conversation_id: Annotated[
         str | None,
         Query(
-            description="The conversation whose messages are exported; by default the default one."
+            description="The conversation whose messages are exported; by default the caller's "
+            "default conversation."
         ),
     ] = None,
     use_legacy_format: Annotated[bool, Query(description="Not supported.")] = False,

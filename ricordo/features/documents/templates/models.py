@@ -65,7 +65,8 @@ class TemplateSaveRequest(RequestModel):
     )
     block_reconciliation_strategy: Literal["reconcile-all", "preserve-deleted"] = Field(
         "preserve-deleted",
-        description="Keep the blocks that the version does not have, or remove them.",
+        description="An agent's blocks that the version does not have: `preserve-deleted` keeps "
+        "them, `reconcile-all` removes them.",
     )
     preserve_core_memories_on_migration: bool = Field(
         False, description="Agents keep the values of their blocks."

@@ -40,7 +40,7 @@ class LineSearch:
 
     `matches` are the matches after the first `skip`, at most `PAGE` of them, each with `around`
     lines before and after it. To save time, the whole pieces of a file are searched first, and its
-    lines only if a piece matches.
+    lines only if they may contain a match.
     """
 
     pattern: str

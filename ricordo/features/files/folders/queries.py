@@ -113,7 +113,7 @@ def page_of_folders(
 
 
 def find_users_folder(tx: Transaction, user_id: str, folder_id: str) -> Folder | None:
-    """Return the folder if it is this user's.
+    """Return the folder if it is this user's, or else None.
 
     Args:
         tx: The transaction, or a read.
@@ -463,7 +463,8 @@ def insert_pieces(tx: Transaction, pieces: Iterable[FilePiece]) -> None:
 def pieces_of(tx: Transaction, file_ids: Sequence[str]) -> list[FilePiece]:
     """Return the whole texts of these files, by file and in order.
 
-    Ask for a few megabytes at a time (`File.characters`).
+    All these texts are in memory at once, so ask for a few megabytes at a time (see
+    `File.characters`).
 
     Args:
         tx: The transaction, or a read.
@@ -668,7 +669,7 @@ _CLOSE_FOLDER = delete(files_agents).where(
 
 
 def attach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
-    """Attach the folder to the agent; an attached one stays so.
+    """Attach the folder to the agent, if it is not attached already.
 
     Args:
         tx: The transaction.

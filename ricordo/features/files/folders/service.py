@@ -272,7 +272,7 @@ def remove_file(tx: Transaction, scope: Scope, folder_id: str, file_id: str) -> 
 def attach_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]) -> None:
     """Attach these folders to the agent, with the tools that read them.
 
-    Folders that are attached already stay so.
+    Folders that are attached already stay attached.
 
     Args:
         tx: The transaction.

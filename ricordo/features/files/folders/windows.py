@@ -142,8 +142,8 @@ def untouched_windows(
 ) -> list[tuple[AgentFile, File]]:
     """Return the windows of files that were neither opened nor closed in this view.
 
-    The first of them are open, so that `max_files_open` windows are open together with the stored
-    ones.
+    The newest of them are open: as many as `max_files_open` is above the number of stored windows,
+    open or closed.
 
     Args:
         view: The agent's folders in turns with one user.

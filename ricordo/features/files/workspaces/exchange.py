@@ -1,6 +1,7 @@
 """The format of files that enter and leave the sandbox.
 
-A header is one line of JSON. Each file is a line of JSON with its path and size, then its bytes.
+The header comes first, as one line of JSON. Each file follows as a line of JSON with its path and
+size, and then its bytes.
 """
 
 import json

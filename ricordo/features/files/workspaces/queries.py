@@ -54,7 +54,7 @@ INSTRUCTIONS = "CLAUDE.md"
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A workspace of a user, or the workspace that all users share (None).
+    """A workspace of a user, or the one that all users share (`user_id` None).
 
     `is_teachers` is set if a teacher writes. Only teachers may change the instructions that all
     users share.

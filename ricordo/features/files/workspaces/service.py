@@ -29,8 +29,8 @@ Mode = Literal["none", "isolated", "shared"]
 class SavedChanges:
     """The paths that a command changed.
 
-    `conflicts` are the new paths of files that others changed while the command ran; `left_out` are
-    files that only teachers may change.
+    If others changed a file while the command ran, the command's version of it was stored under a
+    new path, which is in `conflicts`. `left_out` are files that only teachers may change.
     """
 
     written: Sequence[str]

@@ -82,7 +82,8 @@ async def _render_settings(
 ) -> Response:
     """Return the page.
 
-    `preview` names the parts that another model would not see, before the change to it.
+    Before the agent is changed to another model, `preview` names the parts that this model would
+    not see.
     """
     api = Api(request)
     agent = await api.get(f"/v1/agents/{agent_id}")
