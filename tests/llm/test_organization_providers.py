@@ -160,6 +160,18 @@ async def test_a_change_by_another_process_takes_effect_within_seconds(
     assert len(desk.reads) == 2
 
 
+async def test_a_provider_that_another_process_just_added_is_found_by_its_models_handle(
+    owned: OrganizationProviders, desk: Desk, server: ModelServer
+) -> None:
+    models = await owned.of("org-a")
+    server.push(Answer({"data": [{"id": "small"}]}))
+    desk.put(server)
+    assert (await models.require("mine/small")).handle == "mine/small"
+    with pytest.raises(NotFound):
+        await models.require("missing/small")
+    assert len(desk.reads) == 3
+
+
 async def test_providers_changed_during_a_read_are_read_again(
     base: Models, desk: Desk, server: ModelServer
 ) -> None:

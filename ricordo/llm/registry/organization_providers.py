@@ -2,7 +2,8 @@
 
 Other organizations do not see them. They are used in addition to the providers of the settings.
 Each call looks the key up here, so a changed key is used at once, even within a running turn. Other
-processes read the providers again after `fresh_for` seconds.
+processes read the providers again after `fresh_for` seconds, and when a caller names a model of an
+unknown provider.
 """
 
 import asyncio
@@ -125,6 +126,23 @@ class OrganizationProviders:
         return OrganizationModels(
             self, self._base, organization_id, self._organizations[organization_id].providers
         )
+
+    async def find_again(
+        self, organization_id: str, handle: str
+    ) -> tuple[_CachedProvider, str] | None:
+        """Return the provider of a model that another process may have added just now.
+
+        Args:
+            organization_id: The organization.
+            handle: The handle of a model whose provider the last reading lacked.
+
+        Returns:
+            The provider and the model's name; None if the store lacks the provider too.
+        """
+        if self._fresh_for == math.inf:
+            return None  # No other process changes the providers.
+        self.forget(organization_id)
+        return (await self.of(organization_id)).find(handle)
 
     def forget(self, organization_id: str) -> None:
         """Let the next call read the organization's providers again.
@@ -359,7 +377,12 @@ class OrganizationModels:
             NotFound: There is no such provider, or its list lacks the model.
         """
         if (match := self.find(handle)) is None:
-            return await self._base.require(handle)
+            try:
+                return await self._base.require(handle)
+            except NotFound:
+                match = await self._providers.find_again(self._organization_id, handle)
+                if match is None:
+                    raise
         provider, name = match
         listed = await self._providers.listed(provider)
         if listed is not None and all(info.handle != handle for info in listed):
