@@ -315,7 +315,7 @@ async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", por
 def _print_default_model(
     announced: DefaultModel, looking: "asyncio.Task[DefaultModel]", *, as_json: bool
 ) -> None:
-    """Print the default model if it was not printed yet, and its problems."""
+    """Print the default model if it is not the announced one, then its fault or advice."""
     if looking.cancelled() or looking.exception():
         return
     default = looking.result()

@@ -1,9 +1,10 @@
 """Egress: which destinations outside of this server may see a stored text.
 
 A policy is a set of names: providers of models, kinds of tools, or "local". A text may have several
-sources, each with a policy. Its label has one clause for each policy. The label is stored with the
-text as one string: ";" separates clauses, and "," separates the sorted names in a clause. A
-destination may see the text if every clause allows it. No label (None) means no limit.
+sources, each with a policy. Its label has a clause for each policy, except those that a stricter
+clause implies. The label is stored with the text as one string: ";" separates clauses, and ","
+separates the sorted names in a clause. A destination may see the text if every clause allows it. No
+label (None) means no limit.
 
 `Clearance` is the one class that decides. It knows the labelled texts that a turn has read. From
 messages and texts it removes the parts that a destination may not see.
@@ -11,7 +12,7 @@ messages and texts it removes the parts that a destination may not see.
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol
@@ -32,7 +33,7 @@ from ricordo.errors import Invalid
 
 LOCAL = "local"
 NOBODY_AT_ALL = "nobody"
-"""The clause of an empty policy. No destination can have this name."""
+"""The clause of an empty policy. It allows no destination, whatever its name."""
 BUILT_IN = "ricordo"
 """The provider of models that run in this process."""
 LOCAL_ADDRESSES = (
@@ -54,7 +55,7 @@ _JOINTS = "-_.@:/+"
 _BULLET = re.compile(r"^[\s>*+#•\-–—]+|^\s*\d{1,3}[.)]\s+")
 # Characters. Texts are not searched for shorter lines, since these occur in many texts.
 SHORTEST_LINE = 8
-# If a tool's arguments contain this number of consecutive words of a line, they repeat it.
+# This number of consecutive words of a line identifies a labelled text (`LabelledText.marks`).
 RUN = 4
 # One word with a digit, or one long word, is enough too: a number, an address, a key.
 _SHORTEST_NUMBER = 5
@@ -75,10 +76,15 @@ class Destination:
     @property
     def names(self) -> frozenset[str]:
         """The names by which a policy can allow it, such as "mcp:school" and "mcp"."""
-        names = {self.name, self.name.partition(":")[0]}
+        # A provider or tool may be named "local" or "nobody". These words keep their meaning.
+        names = {self.name, _kind_of(self.name)} - {LOCAL, NOBODY_AT_ALL}
         if self.is_local:
             names.add(LOCAL)
         return frozenset(names)
+
+
+def _kind_of(name: str) -> str:
+    return name.partition(":")[0]
 
 
 IN_PROCESS = Destination(BUILT_IN, is_local=True)
@@ -204,6 +210,8 @@ def names_of(label: str | None) -> list[list[str]]:
 def allowed_names(label: str | None) -> list[str] | None:
     """Return the names that every clause of a label allows.
 
+    The clause "mcp" also allows a single server, such as "mcp:school".
+
     A text that was imported or migrated may have several policies, which all count.
 
     Args:
@@ -214,7 +222,14 @@ def allowed_names(label: str | None) -> list[str] | None:
     """
     if not label:
         return None
-    return sorted(set.intersection(*map(set, names_of(label))))
+    clauses = names_of(label)
+    names = {name for clause in clauses for name in clause}
+    return sorted(name for name in names if all(_covers(clause, name) for clause in clauses))
+
+
+def _covers(clause: Iterable[str], name: str) -> bool:
+    """Return whether a clause allows all destinations that this name allows."""
+    return not {name, _kind_of(name)}.isdisjoint(clause)
 
 
 def shared_label(labels: Iterable[str | None]) -> str | None:
@@ -230,7 +245,7 @@ def shared_label(labels: Iterable[str | None]) -> str | None:
     Returns:
         The label; None if there is no such label.
     """
-    distinct = set(labels)
+    distinct = list(dict.fromkeys(labels))
     return next(
         (label for label in distinct if all(is_as_strict(other, label) for other in distinct)), None
     )
@@ -301,8 +316,11 @@ def is_as_strict(label: str | None, than: str | None) -> bool:
         label: The label to examine; None allows all destinations.
         than: The label that it is compared with; None allows all destinations.
     """
-    clauses = [frozenset(clause) for clause in names_of(label)]
-    return all(any(clause <= frozenset(needed) for clause in clauses) for needed in names_of(than))
+    clauses = names_of(label)
+    return all(
+        any(all(_covers(needed, name) for name in clause) for clause in clauses)
+        for needed in names_of(than)
+    )
 
 
 def counted_lines(text: str) -> int:
@@ -491,7 +509,7 @@ class Clearance:
 
         If a message's label forbids the destination, a notice replaces the message's texts. The
         message keeps its role and its calls, so that the transcript stays valid. In other messages,
-        notices replace the lines that repeat a forbidden text.
+        notices replace the lines that repeat a forbidden text. Messages in `exempt` stay unchanged.
 
         Args:
             messages: The messages, which are not changed. Shown and withheld ones are recorded.
@@ -707,9 +725,17 @@ def _decoded(text: str) -> str:
         return text
 
 
-def _strings(content: Any) -> list[str]:
-    if isinstance(content, Mapping):
-        return [text for name, part in content.items() for text in (str(name), *_strings(part))]
-    if isinstance(content, list):
-        return [text for part in content for text in _strings(part)]
-    return [str(content)]
+def _strings(content: Any) -> Iterator[str]:
+    """Yield the names and values in order.
+
+    A stack replaces recursion, since JSON may be nested more deeply than Python's calls.
+    """
+    stack = [content]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Mapping):
+            stack += [entry for pair in reversed([*part.items()]) for entry in reversed(pair)]
+        elif isinstance(part, list):
+            stack += reversed(part)
+        else:
+            yield str(part)

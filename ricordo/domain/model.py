@@ -147,7 +147,7 @@ class ModelInfo:
 class EmbeddingInfo:
     """A usable embedding model.
 
-    `dimensions` is measured at its first call and None until then.
+    `dimensions` is known for common models, and else measured at the first call; None until then.
     """
 
     handle: str
@@ -171,7 +171,8 @@ class ToolSchema:
 class ModelRequest:
     """One model call: the transcript, the system message first.
 
-    Hidden text is marked, so that a model reads nothing that people cannot see.
+    Hidden text is marked, so that a model reads nothing that people cannot see. Only texts with a
+    provider's signature stay unmarked, since it proves the exact text.
 
     `forced_tool` overrides `tool_choice`. `logprobs` asks for the probabilities of the answer's
     tokens, with this many alternatives for each; None asks for none.
@@ -367,10 +368,11 @@ def _marked_json(text: str) -> str:
         return text
     try:
         content = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        marked = _marked_value(content)
+        return text if marked == content else orjson.dumps(marked).decode()
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
+        # Adapters quote JSON that is not valid or nested too deeply, so its escapes are visible.
         return text
-    marked = _marked_value(content)
-    return text if marked == content else orjson.dumps(marked).decode()
 
 
 def _marked_tool(tool: ToolSchema) -> ToolSchema:

@@ -11,6 +11,7 @@ from ricordo.domain.egress import (
     Clearance,
     Destination,
     LocalNetworks,
+    allowed_names,
     is_as_strict,
     join,
     label_of,
@@ -63,6 +64,28 @@ def test_a_stricter_label_allows_nothing_that_the_looser_one_forbids(
     assert is_as_strict(join(one, other), one)
     if is_as_strict(one, other) and permits(one, to):
         assert permits(other, to)
+
+
+@pytest.mark.parametrize("clauses", ["mcp:school", "mcp:school,openai"])
+def test_one_server_is_stricter_than_all_servers_of_its_kind(clauses: str) -> None:
+    assert is_as_strict(clauses, "mcp,openai")
+    assert not is_as_strict("mcp", clauses)
+    assert allowed_names(f"mcp,openai;{clauses}") == clauses.split(",")
+
+
+@pytest.mark.parametrize("name", ["nobody", "local"])
+def test_a_destination_cannot_take_the_name_of_a_rule(name: str) -> None:
+    assert not permits(name, Destination(name))
+    assert permits("local", Destination(name, is_local=True))
+    assert not permits("nobody", Destination(name, is_local=True))
+
+
+def test_deeply_nested_json_is_searched_for_labelled_texts() -> None:
+    clearance = Clearance()
+    clearance.know("block:human", "local", "Grandmother lives in Lisbon.")
+    text = "[" * 900 + '"Grandmother lives in Lisbon."' + "]" * 900
+    assert clearance.repeats(text, Destination("openai")) == "block:human"
+    assert clearance.repeats("[" * 900 + "]" * 900, Destination("openai")) is None
 
 
 @given(st.lists(st.sampled_from(NAMES), max_size=5))

@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from ricordo.domain.hidden_text import with_marks
 from ricordo.domain.message import (
     ImagePart,
@@ -63,3 +65,11 @@ def test_a_request_counts_the_characters_and_pictures_that_a_model_reads() -> No
     request = ModelRequest((Message("message-1", "agent-1", "conv-1", "user", parts, 0),))
     assert request.characters == len("on⟦U+200B⟧ce") + len("roll" + call.arguments) + len("xyz")
     assert request.pictures == 1
+
+
+@pytest.mark.parametrize("depth", [300, 900])
+def test_deeply_nested_arguments_with_escapes_can_be_requested(depth: int) -> None:
+    arguments = '{"a": ' + "[" * depth + '"\\u200b"' + "]" * depth + "}"
+    part = ToolCallPart("call-1", "roll", arguments)
+    message = Message("message-1", "agent-1", "conv-1", "assistant", (part,), 0)
+    assert ModelRequest((message,)).messages == (message,)

@@ -19,7 +19,7 @@ _writes = needs("agents:write")
 @router.get("")
 @_writes
 async def list_templates(request: Request) -> Response:
-    """Show all templates with their versions."""
+    """Show a page of templates with their versions."""
     scope: Scope = request.scope[REQUEST_SCOPE]
     page = Page(limit=_PAGE_SIZE + 1, after=request.query_params.get("after"))
     rows = await request.app.state.runtime.store.read(

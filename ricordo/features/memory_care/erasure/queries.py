@@ -1,8 +1,8 @@
 """Queries of erasure: find the rows of a user, and erase or cover them.
 
-Reads scan `AT_ONCE` rows at a time and block no writer. They use no index, since they run
-rarely. A function that changes rows changes one portion, and records its work in the erasure. The
-same transaction saves both.
+Long reads scan `AT_ONCE` rows at a time in the order of `seq`, and block no writer. There are no
+other indexes for them, since they run rarely. A function that changes rows changes one portion, and
+records its work in the erasure. The same transaction saves both.
 """
 
 from collections import Counter
@@ -213,9 +213,9 @@ def quotes(row: Any, erased: Collection[str]) -> bool:
 
 
 def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set[str], set[str]]:
-    """Return the conversations with some of their forks, and the forks of other users.
+    """Return the conversations with their forks to erase, and the forks of other users.
 
-    The first set includes forks of this user, and forks without a user.
+    Forks of this user and forks without a user are erased, and so are such forks of them.
 
     Args:
         tx: The transaction.
@@ -407,7 +407,7 @@ def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> 
 
 
 def _delete_blob(blob: bytes) -> Any:
-    """Delete a text that no version and no other proposal has.
+    """Return the statement that deletes a text if no version and no other proposal has it.
 
     A text from which a later text is stored as a delta is kept too.
     """
@@ -444,7 +444,8 @@ def blank_column(
 ) -> None:
     """Remove the user's id from this column of other users' rows.
 
-    If the column cannot be empty, the name and text in the row are blanked instead.
+    If the column cannot be empty, the id and the name in the row become "forgotten", and its text
+    becomes empty.
 
     Args:
         tx: The transaction.
@@ -562,7 +563,7 @@ def cover_messages(
     since: int | None = None,
     more: Sequence[str] = (),
 ) -> None:
-    """Cover the prompts and summaries of this conversation since the user's first message.
+    """Cover the prompts and summaries of this conversation since the user's first erased row.
 
     An empty prompt is rendered again later.
 
@@ -570,7 +571,7 @@ def cover_messages(
         tx: The transaction.
         erasure: The state, which is changed.
         items: The conversation's id alone.
-        since: A time in microseconds, which replaces that of the user's first message.
+        since: A time in microseconds, which replaces that of the user's first erased row.
         more: The ids of further prompts and summaries to cover.
     """
     (id,) = items
@@ -695,7 +696,7 @@ def claim_flush(tx: Transaction, erasure: Any, owner_id: str) -> Job | None:
 
 
 def is_embedding(tx: Transaction, owner_id: str) -> bool:
-    """Return True if a job that makes vectors of this partition runs.
+    """Return True if a job embeds texts of this partition, rebuilds it or deletes its owner.
 
     Args:
         tx: The transaction.

@@ -326,6 +326,8 @@ def note(tx: Transaction, learner: Learner, observation: Observation) -> UserFac
 def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
     """Store a level with its observations as the policy allows, and return its fact.
 
+    The level waits for the student while one of its observations waits.
+
     Args:
         tx: The transaction.
         learner: The student in the course.
@@ -355,13 +357,14 @@ def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
         evidence=tuple(pieces)[:MOST_EVIDENCE],
     )
     fact = replace(fact, agent_id=new.agent_id, conversation_id=new.conversation_id)
-    return _file(tx, fact, is_direct=policy == "direct" and not new.is_guarded)
+    is_waiting = new.is_guarded or any(fact.state == "proposed" for fact in observations)
+    return _file(tx, fact, is_direct=policy == "direct" and not is_waiting)
 
 
 def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> UserFact:
     """Store the student's view of a skill, and return its fact.
 
-    The level stays. The prompt asks the tutor to check it. An earlier claim is replaced.
+    An earlier claim is replaced. The level stays, and the prompt asks the tutor to check the claim.
 
     Args:
         tx: The transaction.
@@ -370,8 +373,8 @@ def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> 
         words: The student's text, of which at most 200 characters are stored.
 
     Raises:
-        Invalid: if the student switched notes off, or the text is empty, holds a secret, or is
-            forbidden by the student's rules.
+        Invalid: if the student switched notes off in this course, or the text is empty, holds a
+            secret, or is forbidden by the student's rules.
     """
     users.lock(tx, learner.user.id)
     if learner.choice.is_off:
@@ -459,7 +462,9 @@ def approve_all(tx: Transaction, learner: Learner, by: str | None) -> int:
         by: The id of the user who approves; None if it is not known.
     """
     users.lock(tx, learner.user.id)
-    waiting = queries.facts_of(tx, learner.user.id, learner.course.name, ["proposed"])
+    waiting = queries.facts_of(
+        tx, learner.user.id, learner.course.name, ["proposed"], limit=queries.EVERY_FACT
+    )
     # A fact of a skill can only contradict facts of its slot, so each is compared with few facts.
     live: dict[str, list[UserFact]] = {}
     for fact in queries.facts_of(
@@ -474,7 +479,7 @@ def approve_all(tx: Transaction, learner: Learner, by: str | None) -> int:
 def _require_on(tx: Transaction, learner: Learner) -> FactPolicy:
     policy = policy_for(tx, learner)
     if policy == "off":
-        raise Invalid("This student has switched off notes. Note nothing, and continue.")
+        raise Invalid("Notes about this student are off. Note nothing, and continue.")
     return policy
 
 
@@ -487,7 +492,9 @@ def _require_shown(
         raise Invalid(f'There is no evidence for "{new.skill.name}". Call note_evidence first.')
     if new.level == "practised" and not TRIED.intersection(results):
         raise Invalid("The student has not tried it yet. Note the result of an exercise first.")
-    if new.level == "secure" and sum(result in MANAGED for result in results) < 2:
+    # A message may have a current and a waiting observation in its slot, and counts once.
+    managed_slots = {fact.slot for fact in observations if result_of(fact) in MANAGED}
+    if new.level == "secure" and len(managed_slots) < 2:
         raise Invalid(
             '"secure" needs two messages with the result good or easy. Give another exercise.'
         )
@@ -548,7 +555,7 @@ def _sentence(tx: Transaction, learner: Learner, text: str) -> str:
     """
     sentence = " ".join(normal_text(text).split())
     if not sentence:
-        raise Invalid("The observation is empty. Write one sentence.")
+        raise Invalid("The text is empty. Write one sentence.")
     if redact(sentence).text != sentence:
         raise Invalid("This holds a secret, such as a password. Leave it out.")
     scope = Scope(learner.user.organization_id)
@@ -586,9 +593,9 @@ def _new_fact(
 
 
 def _refuse_rejected(fact: UserFact, same_slot: Sequence[UserFact]) -> None:
-    """Raise Conflict if the student rejected this value with this evidence."""
+    """Raise Conflict if the student rejected this value with at least this evidence."""
     for other in same_slot:
-        is_same = (other.value, other.evidence) == (fact.value, fact.evidence)
+        is_same = other.value == fact.value and set(fact.evidence) <= set(other.evidence)
         if is_same and other.state == "rejected":
             raise Conflict("The student rejected this. Propose it again with new evidence.")
 

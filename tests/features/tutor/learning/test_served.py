@@ -263,7 +263,7 @@ def test_learning_settings_apply_to_one_course_and_keep_earlier_evidence(course:
     chosen = learning.ask("PATCH", retention_days=30)
     assert (chosen["is_off"], chosen["retention_days"], chosen["kept_days"]) == (True, 30, 30)
     (refusal,) = course.results("kim", "It is 7/12.", note("It is 7/12."))
-    assert "switched off notes" in refusal
+    assert "Notes about this student are off" in refusal
     assert "Kimqq" not in course.prompt("kim")
     assert learning.read()["skills"] == []
     learning.ask("PATCH", is_off=False)

@@ -3,6 +3,7 @@
 They need evidence in the student's messages, and the student decides.
 """
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from fsrs import Card, Rating, Scheduler
 
 from ricordo.domain.clock import DAY, to_datetime, to_micros
+from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.knowledge.facts import decisions
@@ -176,6 +178,19 @@ async def test_approving_all_reads_the_students_facts_once(room: Classroom) -> N
     assert (len(state.observations), state.waiting) == (11, [])
 
 
+async def test_approving_all_leaves_nothing_waiting(room: Classroom) -> None:
+    def work(tx: Transaction) -> tuple[int, int]:
+        learner = room.learner(tx, "ada")
+        facts.set_policy(tx, learner.user.organization_id, learner.user.id, "propose")
+        fact = room.show(tx, "ada", "sums", "good")
+        for number in range(queries.MOST_READ):
+            facts.insert(tx, replace(fact, id=new_id("fact"), slot=f"{fact.slot}{number}"))
+        approved = service.approve_all(tx, learner, None)
+        return approved, len(room.state(tx, "ada", "sums").waiting)
+
+    assert await room.store.write(work) == (queries.MOST_READ + 1, 0)
+
+
 async def test_rejected_evidence_is_not_proposed_again_for_its_message(
     room: Classroom,
 ) -> None:
@@ -187,6 +202,50 @@ async def test_rejected_evidence_is_not_proposed_again_for_its_message(
         decisions.reject(tx, service.note(tx, learner, noted), learner.user.id)
         with pytest.raises(Conflict, match="rejected"):
             service.note(tx, learner, noted)
+
+    await room.store.write(work)
+
+
+async def test_evidence_that_was_rejected_with_other_evidence_is_not_proposed_again(
+    room: Classroom,
+) -> None:
+    def work(tx: Transaction) -> None:
+        learner = room.learner(tx, "ada")
+        facts.set_policy(tx, learner.user.organization_id, learner.user.id, "propose")
+        said = room.say(tx, "ada", "1/2 and 1/3 make 5/6")
+        noted = service.Observation(learner.skill("sums"), "Adds.", said, "5/6", result="good")
+        service.note(tx, learner, noted)
+        both = service.note(tx, learner, replace(noted, quote="1/2 and 1/3"))
+        decisions.reject(tx, both, learner.user.id)
+        with pytest.raises(Conflict, match="rejected"):
+            service.note(tx, learner, noted)
+        assert service.note(tx, learner, replace(noted, quote="make 5/6")).state == "proposed"
+
+    await room.store.write(work)
+
+
+async def test_a_level_waits_while_its_evidence_waits(room: Classroom) -> None:
+    def work(tx: Transaction) -> list[str]:
+        learner = room.learner(tx, "ada")
+        said = room.say(tx, "ada", "5/6")
+        noted = service.Observation(learner.skill("sums"), "Adds.", said, "5/6", result="good")
+        waiting = service.note(tx, learner, replace(noted, is_guarded=True))
+        level = room.level(tx, "ada", "sums", "practised")
+        service.approve_all(tx, learner, learner.user.id)
+        return [waiting.state, level.state, facts.get(tx, Scope(), level.id).state]
+
+    assert await room.store.write(work) == ["proposed", "proposed", "current"]
+
+
+async def test_two_observations_of_one_message_count_once_for_secure(room: Classroom) -> None:
+    def work(tx: Transaction) -> None:
+        learner = room.learner(tx, "ada")
+        said = room.say(tx, "ada", "5/6")
+        noted = service.Observation(learner.skill("sums"), "Adds.", said, "5/6", result="good")
+        service.note(tx, learner, noted)
+        service.note(tx, learner, replace(noted, result="easy", is_guarded=True))
+        with pytest.raises(Invalid, match="needs two messages"):
+            room.level(tx, "ada", "sums", "secure")
 
     await room.store.write(work)
 
@@ -234,7 +293,7 @@ async def test_no_evidence_is_noted_for_a_student_who_opted_out(room: Classroom)
     def work(tx: Transaction) -> Any:
         room.show(tx, "ada", "sums", "good")
         room.choose(tx, "ada", is_off=True)
-        with pytest.raises(Invalid, match="switched off notes"):
+        with pytest.raises(Invalid, match="are off"):
             room.show(tx, "ada", "sums", "good")
         learner = room.learner(tx, "ada")
         due = service.students_with_due(tx, [learner.user], room.course)
