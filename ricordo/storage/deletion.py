@@ -373,7 +373,8 @@ def count_fewer_messages(tx: Transaction, rows: Sequence[Any]) -> None:
 def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
     """Subtract these passages from their archives' counts and tags.
 
-    A tag stays if another shared passage has it.
+    Both cover only shared passages, so passages of a user change neither. A tag stays if another
+    shared passage has it.
 
     Args:
         tx: The transaction.

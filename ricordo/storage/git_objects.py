@@ -237,7 +237,9 @@ def delete_block(tx: Transaction, block: Block) -> None:
 
 
 def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block]) -> None:
-    """Give blocks their new labels, in attachments and proposals too.
+    """Give attachments and proposals of blocks the blocks' new labels.
+
+    The blocks' rows get temporary labels, until `write_block` stores the new ones.
 
     Args:
         tx: The transaction.

@@ -163,7 +163,7 @@ def hash_of(secret: bytes, key: str) -> str:
 
 
 def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tuple[ApiKey, str]:
-    """Store a new key, and return it with its secret, which is shown only once.
+    """Store a new key, and return it with the text of the key, which is not stored.
 
     Args:
         tx: The transaction.
@@ -235,7 +235,7 @@ def get(tx: Transaction, scope: Scope, id: str) -> ApiKey:
 
 
 def page(tx: Transaction, scope: Scope, page: Page, user_id: str | None = None) -> list[ApiKey]:
-    """Return one page of an organization's or a user's keys, without sessions.
+    """Return one page of an organization's or a user's keys, without sessions and tokens.
 
     Args:
         tx: The transaction.

@@ -223,7 +223,7 @@ def chains_of_blocks(tx: Transaction, scope: Scope, ids: Sequence[str]) -> Mappi
 def sizes_of_users(tx: Transaction, user_ids: Sequence[str]) -> Mapping[str, MemorySize]:
     """Return the sizes of these users' memory by user id.
 
-    A user without blocks and waiting proposals is missing.
+    A user with neither blocks nor waiting proposals is missing.
 
     Args:
         tx: The transaction.

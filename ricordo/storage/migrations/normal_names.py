@@ -37,7 +37,7 @@ def normalise_names(connection: Connection) -> None:
     """Bring names into the normal form.
 
     If another row already has the normal form of a name, the name gets a number, which is logged. A
-    job does the same for blocks.
+    tag is deleted in this case. A job normalises the labels of blocks.
     """
     existing = set(inspect(connection).get_table_names())
     changed_passages: set[str] = set()

@@ -158,8 +158,8 @@ def tags_table(
         name: The name of the table.
         parent: The name of the table with the rows, in the plural.
         *more: Further columns.
-        users_by: A column of `more`. If it is set, each row also names the user that it is about.
-            There is an index by this column and the user.
+        users_by: The name of a column of `more`. If it is set, each row also names the user that it
+            is about, and there is an index by this column and the user.
         erasure: The default rule of the table's columns.
     """
     row = reference(f"{parent.removesuffix('s')}_id", parent)

@@ -156,7 +156,8 @@ blobs = table(
     sa.UniqueConstraint("chain", "id"),
     erasure="delete",
 )
-# Git objects that cannot be computed from versions: commits of other shapes, with their trees.
+# Git objects that cannot be computed from versions: commits of other shapes, with their trees. Also
+# the tombstones of versions that forgetting has rewritten.
 git_objects = table(
     "git_objects",
     seq(),

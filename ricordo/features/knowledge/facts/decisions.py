@@ -15,7 +15,7 @@ from ricordo.features.knowledge.facts.comparison import relation_of
 from ricordo.features.knowledge.facts.extraction import drafts_in
 from ricordo.features.knowledge.facts.filing import settle
 from ricordo.features.knowledge.facts.records import FactDraft, FactKind, UserFact
-from ricordo.features.knowledge.facts.times import holding, stated_time
+from ricordo.features.knowledge.facts.times import holding, with_time
 from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 
@@ -93,7 +93,7 @@ def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
 def approve_among(
     tx: Transaction, fact: UserFact, live: Sequence[UserFact], by: str | None
 ) -> list[UserFact]:
-    """Approve a proposed fact as `approve` does, and return the facts that still hold.
+    """Approve a proposed fact as `approve` does, and return the current and proposed facts.
 
     Args:
         tx: The transaction, which has locked the user.
@@ -142,17 +142,19 @@ def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None)
     """
     if fact.state not in ("proposed", "current", "ended"):
         raise Conflict(f"This fact is {fact.state} already. Change the current one instead.")
-    holds_from = fact.holds_from if changed.holds_from is None else changed.holds_from
-    holds_until = fact.holds_until if changed.holds_until is None else changed.holds_until
+    corrected = replace(fact, kind=changed.kind or fact.kind)
+    if changed.sentence is not None:
+        corrected = _reworded(corrected, changed.sentence)
+    holds_from = corrected.holds_from if changed.holds_from is None else changed.holds_from
+    holds_until = corrected.holds_until if changed.holds_until is None else changed.holds_until
     if changed.is_open:
         holds_until = None
     if holds_until is not None and holds_until < holds_from:
         raise Invalid("A fact cannot end before it begins. Change one of the two times.")
     now = tx.clock.now()
     new = replace(
-        fact,
+        corrected,
         id=new_id("fact"),
-        kind=changed.kind or fact.kind,
         holds_from=holds_from,
         holds_until=holds_until,
         state="ended" if holds_until is not None and holds_until <= now else "current",
@@ -165,8 +167,6 @@ def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None)
         relation="more_precise",
         replacement_id=None,
     )
-    if changed.sentence is not None:
-        new = _reworded(new, changed.sentence)
     queries.insert(tx, new)
     queries.update(
         tx, replace(fact, state="replaced", replacement_id=new.id, resolved_at=now, resolved_by=by)
@@ -202,7 +202,7 @@ def add(
     now = tx.clock.now()
     draft = next(iter(drafts_in("", sentence, now)), None)
     if draft is None:
-        draft = FactDraft(sentence, kind or "who", (), time=stated_time(sentence, now))
+        draft = with_time(FactDraft(sentence, kind or "who", ()), now)
     draft = replace(draft, sentence=sentence, kind=kind or draft.kind, evidence=(), source="user")
     holds_from, holds_until = holding(draft, now)
     fact = UserFact(
@@ -272,12 +272,36 @@ def set_egress(
 def _reworded(fact: UserFact, sentence: str) -> UserFact:
     """Return the fact with another sentence, and with the values that the rules read from it."""
     sentence = _sentence(sentence)
-    draft = next(iter(drafts_in("", sentence, fact.said_at)), None)
-    if draft is None:
-        return replace(fact, sentence=sentence, slot="", value="")
-    return replace(
+    old_draft, draft = _read(fact, fact.sentence), _read(fact, sentence)
+    new = replace(
         fact, sentence=sentence, subject=draft.subject, slot=draft.slot, value=draft.value
     )
+    if draft.time == old_draft.time:
+        return new
+    # A start or end of the fact that is not from the old sentence, such as one that a person set,
+    # stays.
+    old_from, old_until = holding(replace(old_draft, time=fact.stated_time), fact.said_at)
+    read_from, read_until = holding(draft, fact.said_at)
+    holds_from = read_from if fact.holds_from == old_from else fact.holds_from
+    holds_until = read_until if fact.holds_until == old_until else fact.holds_until
+    if holds_until is not None and holds_until < holds_from:
+        holds_from, holds_until = fact.holds_from, fact.holds_until
+    return replace(
+        new,
+        starts_at=draft.time.start if draft.time else None,
+        ends_at=draft.time.end if draft.time else None,
+        precision=draft.time.precision if draft.time else None,
+        holds_from=holds_from,
+        holds_until=holds_until,
+    )
+
+
+def _read(fact: UserFact, sentence: str) -> FactDraft:
+    """Return the first fact that the rules read in a sentence about this fact."""
+    draft = next(iter(drafts_in("", sentence, fact.said_at)), None)
+    if draft is None:
+        draft = FactDraft(sentence, fact.kind, (), subject=fact.subject)
+    return with_time(replace(draft, kind=fact.kind), fact.said_at)
 
 
 def _sentence(text: str) -> str:

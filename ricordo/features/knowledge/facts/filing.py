@@ -192,7 +192,7 @@ def settle(
     *,
     resolved_by: str | None = None,
 ) -> list[UserFact]:
-    """Make a fact current, end facts that it contradicts, and return the facts that still hold.
+    """Make a fact current, and end facts that it contradicts.
 
     A fact about an earlier time than a current fact that it contradicts becomes ended itself.
 
@@ -203,6 +203,9 @@ def settle(
         relations: The relation of `fact` to each of these facts, by id. If one is missing, both
             facts hold.
         resolved_by: The id of the person who decided; None if the policy did.
+
+    Returns:
+        The facts that are still current or proposed.
     """
     now = tx.clock.now()
     fact = replace(fact, state="current", resolved_at=now, resolved_by=resolved_by)

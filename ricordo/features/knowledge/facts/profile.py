@@ -113,9 +113,9 @@ def profile_of(
         scope: The caller, who may read the user's memory.
         user: The user.
         limit: The most tokens of the profile's text.
-        question: Instructions are chosen first, and then lines that share words with the question.
-            With "", facts are chosen first, by kind, and then lines of blocks. The profile has the
-            chosen lines in this last order.
+        question: If not all lines fit, instructions are preferred, and then lines that share words
+            with the question. With "", earlier lines are preferred. Facts come before lines of
+            blocks, and are ordered by kind.
         tokens_of: Returns the number of tokens of a text.
     """
     lines = list(_lines(tx, scope, user, has_question=bool(question)))[:_MOST_LINES]

@@ -1,7 +1,7 @@
 """Find facts that match a query, by their words or by the messages on which they are based.
 
-Facts are not in the index, but these messages are. So a fact is also found whenever the search
-finds its message. Facts that have ended get a lower score.
+Facts are not in the index, but these messages are. So a fact is also found if one of its messages
+is among the first hits of a search. Facts that have ended get a lower score.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ _MOST_SEARCHED = 2_000
 # The score of an ended fact is multiplied by this factor.
 _ENDED = 0.8
 # The most facts that a search of messages shows with its hits, and their least score. A fact is
-# much shorter than a message, so a weak match costs little (docs/internals/retrieval.md). The limit
-# applies after `_ENDED`, so that it includes an ended fact based on the last of `_HITS`.
+# much shorter than a message, so a weak match costs little (docs/internals/retrieval.md). An ended
+# fact that only the last of `_HITS` finds has just this score.
 MOST_BESIDE = 8
 _LEAST_SCORE = 0.04
 # A message finds its facts only if it is among this many first hits. The last of these hits gives a

@@ -82,8 +82,8 @@ def session_of(tx: Transaction, conversation: Conversation) -> HonchoSession:
 
     Args:
         tx: The transaction.
-        conversation: The conversation. The summary of a client's chat, "chat_<id>", becomes the
-            session's name.
+        conversation: The conversation. Clients' chats have the summary "chat_<id>", which becomes
+            the session's name.
     """
     stored = _SESSIONS.first(tx, _OF_CONVERSATION, {"conversation_id": conversation.id})
     if stored:

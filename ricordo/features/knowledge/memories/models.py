@@ -37,8 +37,8 @@ class AddRequest(RequestModel):
     """Messages, oldest first, or a text, which counts as a message of the user.
 
     With `infer`, an agent files important facts in the user's memory blocks, under the blocks'
-    policies. Without it each text is archived unchanged, with `tags` and `metadata`. Messages with
-    the same `session` belong to one conversation.
+    policies. Without it, each text is archived with `tags` and `metadata`, and secrets in it are
+    removed. Messages with the same `session` belong to one conversation.
     """
 
     messages: Annotated[Items[SaidMessage], within_item_limit("messages")]

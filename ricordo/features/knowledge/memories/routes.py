@@ -51,7 +51,7 @@ async def add(context: RequestContext, user_id: str, body: AddRequest) -> Respon
     """Add messages to a user's memory.
 
     An agent files the facts that matter. A change that needs the user's approval waits for it. With
-    `infer` false, each text becomes a passage of the archive, unchanged.
+    `infer` false, each text becomes a passage of the archive. Secrets in it are removed.
     """
     if body.infer:
         scope = "messages:write"

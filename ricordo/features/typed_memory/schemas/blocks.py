@@ -23,7 +23,7 @@ _ALL = sys.maxsize
 
 
 class SessionState(StrEnum):
-    """The user's current activity."""
+    """The state of the session with the user."""
 
     IDLE = "idle"
     ACTIVE_TASK = "active_task"
@@ -311,7 +311,7 @@ class HumanBlock(TypedBlock):
             task: One short text.
 
         Raises:
-            Invalid: It is empty.
+            Invalid: It is empty, or not a text.
         """
         self.current_task = _require(task, "task")
         self.session_state = SessionState.ACTIVE_TASK
@@ -328,7 +328,7 @@ class HumanBlock(TypedBlock):
             note: The note, which is stripped.
 
         Raises:
-            Invalid: It is empty, or no text.
+            Invalid: It is empty, or not a text.
         """
         note = _require(note, "note")
         if self.context_notes[-1:] != [note]:
@@ -341,7 +341,7 @@ class HumanBlock(TypedBlock):
             preference: The preference, which is stripped.
 
         Raises:
-            Invalid: It is empty, or no text.
+            Invalid: It is empty, or not a text.
         """
         self.preferences = _with_newest(self.preferences, _require(preference, "preference"))
 
@@ -352,7 +352,7 @@ class HumanBlock(TypedBlock):
             fact: One short text.
 
         Raises:
-            Invalid: It is empty.
+            Invalid: It is empty, or not a text.
         """
         self.facts = _with_newest(self.facts, _require(fact, "fact"))
 

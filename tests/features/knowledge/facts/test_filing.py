@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.domain.clock import DAY
 from ricordo.domain.message import EventPart, Message
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.features.knowledge.facts import decisions, queries
@@ -24,6 +25,10 @@ from tests.features.knowledge.facts.pairs import CONTRADICTIONS, UNRELATED
 
 DATABASES = ("sqlite", "postgresql")
 PAIRS = [pair for pairs in CONTRADICTIONS.values() for pair in pairs]
+
+
+def midnight(day: str) -> int:
+    return moment(f"2026-{day}") - DAY // 2
 
 
 async def test_a_contradicting_fact_ends_the_older_one(store: Store) -> None:
@@ -214,6 +219,43 @@ async def test_a_corrected_fact_keeps_its_old_wording_and_both_are_deleted_toget
     assert [older.sentence for older in await book.facts("replaced")] == ["I live in Graz."]
     assert await book.store.write(lambda tx: queries.remove(tx, new)) == 2
     assert await book.facts("current", "replaced") == []
+
+
+async def test_a_corrected_date_moves_the_end_of_a_plan(book: FactBook) -> None:
+    await book.say("I will move to Vienna in June.", at="2026-04-01")
+    (plan,) = await book.facts()
+    change = FactChange(sentence="I will move to Vienna in August.")
+    new = await book.changed(lambda tx: decisions.change(tx, plan, change, book.user.id))
+    assert new.stated_time
+    assert (new.stated_time.start, new.stated_time.end) == (midnight("08-01"), midnight("09-01"))
+    assert (plan.holds_until, new.holds_until) == (midnight("07-01"), midnight("09-01"))
+    assert new.holds_from == plan.holds_from
+
+
+async def test_the_date_of_an_added_plan_is_the_next_one(book: FactBook) -> None:
+    sentence = "My exam is on 20 May."
+    plan = await book.store.write(
+        lambda tx: decisions.add(tx, book.user, sentence, "plan", book.user.id)
+    )
+    assert plan.holds_until
+    assert plan.holds_until > plan.said_at
+
+
+async def test_a_corrected_sentence_keeps_an_end_that_a_person_set(book: FactBook) -> None:
+    await book.say("I will move to Vienna in June.", at="2026-04-01")
+    (plan,) = await book.facts()
+    end = midnight("06-10")
+
+    def correct(tx: Transaction) -> UserFact:
+        dated = decisions.change(tx, plan, FactChange(holds_until=end), book.user.id)
+        change = FactChange(sentence="I will move to Graz in August.")
+        return decisions.change(tx, dated, change, book.user.id)
+
+    new = await book.changed(correct)
+    assert new.holds_until == end
+    change = FactChange(sentence="I will move to Graz in May.", holds_until=midnight("05-20"))
+    newest = await book.changed(lambda tx: decisions.change(tx, new, change, book.user.id))
+    assert (newest.holds_from, newest.holds_until) == (plan.holds_from, midnight("05-20"))
 
 
 async def test_a_fact_with_very_many_old_wordings_can_be_deleted(book: FactBook) -> None:
