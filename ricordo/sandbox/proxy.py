@@ -144,7 +144,9 @@ class _Proxy:
                     replaced = (*replaced, b"authorization:", b"cookie:")
                     request += b"Authorization: Bearer %s\r\n" % self._key.encode()
                 far_writer.write(request + _without_headers(headers, replaced))
-            waiting = self._waiting if is_server else nullcontext
+            # A silent tunnel does not tell whether the program waits for an answer.
+            waits_for_server = is_server and not is_tunnel
+            waiting = self._waiting if waits_for_server else nullcontext
             await asyncio.gather(
                 _copy(reader, far_writer), _copy(far_reader, writer, closes=True, waiting=waiting)
             )
