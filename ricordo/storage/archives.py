@@ -273,7 +273,7 @@ def _as_seen(
 ) -> Archive:
     """Return the archive as the caller sees it right after storing these passages.
 
-    It has the new count, and the tags that the caller could see before.
+    It has the new count, the new tags, and the tags that the caller could see before.
     """
     tags = {*archive.tags, *known_tags, *(tag for passage in new for tag in passage.tags)}
     return replace(archive, passage_count=count, tags=tuple(sorted(tags)))

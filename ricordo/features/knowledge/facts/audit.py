@@ -65,7 +65,7 @@ def _faults(
         yield "unsupported", "no message of the user contains its quote"
     now = tx.clock.now()
     if fact.kind == "plan" and fact.ends_at is not None and fact.ends_at < now - DAY:
-        yield "stale", "the time for which it holds has passed"
+        yield "stale", "the time that it names has passed"
 
 
 def _is_supported(fact: UserFact, messages_by_id: Mapping[str, Message]) -> bool:

@@ -415,7 +415,7 @@ def is_any_on(tx: Transaction) -> bool:
 
 
 def users_with_facts(tx: Transaction, organization_id: str) -> list[str]:
-    """Return the ids of the users about whom facts now hold.
+    """Return the ids of the users with facts in the state `current`.
 
     Args:
         tx: The transaction.
