@@ -197,9 +197,9 @@ def _traceback(record: logging.LogRecord) -> Iterator[str]:
 
 
 def _database_failure(error: BaseException) -> BaseException | None:
-    """Return the database's failure behind an error, if there is one.
+    """Return the database's failure behind an error; None if there is none.
 
-    It may be the cause of another library's error.
+    The failure may be the cause of another error, such as one of the library of the job queue.
     """
     visited: set[int] = set()
     current: BaseException | None = error

@@ -1,9 +1,9 @@
 """The secret key of an installation, in a file of the data folder.
 
-A separate key for each purpose is derived from it. It encrypts data that must be read again (keys
-of providers), and signs data for others to check (callbacks). It is not in the database, so the
-encrypted data cannot be read from a copy of the database alone. Servers that share a database need
-the same file.
+A separate key for each purpose is derived from it. These keys encrypt data that must be read again
+(keys of providers), and sign data for others to check (callbacks). The secret key is not in the
+database, so the encrypted data cannot be read from a copy of the database alone. Servers that share
+a database need the same file.
 """
 
 import hmac

@@ -131,7 +131,7 @@ class TokenQuery:
 @router.post("", response_model=TokenResponse)
 @_makes
 def create(tx: Transaction, context: RequestContext, body: TokenRequest) -> Json:
-    """Create a token for a web page, limited to these agents. It is shown once."""
+    """Create a token for a web page, limited to these agents. The token is shown once."""
     origin = origin_of(body.hostname)
     if not origin or not _ADDRESS.fullmatch(body.hostname):
         raise Invalid(

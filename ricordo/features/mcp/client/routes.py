@@ -73,7 +73,7 @@ def runner_in(runtime: Runtime) -> McpRunner:
 def failure(error: Unavailable) -> Response:
     """Return the response for a server's failure, with the statuses that clients know.
 
-    It is 408 if the server took too long, otherwise 502.
+    The status is 408 if the server took too long, otherwise 502.
 
     Args:
         error: The failure of the MCP server.

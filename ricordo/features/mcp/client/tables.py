@@ -25,8 +25,8 @@ class McpServer:
     """An MCP server of an organization.
 
     `config` has `server_url` and `auth_header`, or `command` and `args`; it also has
-    `allowed_tools` if not all may be used. It contains the names of headers and variables; the
-    values are encrypted in `secret`. `refused` contains the reason for each tool that cannot be
+    `allowed_tools` if not all may be used. The names of headers and variables are in `config`, and
+    their encrypted values in `secret`. `refused` contains the reason for each tool that cannot be
     used, `last_error` the reason for the last failed connection.
     """
 

@@ -138,8 +138,8 @@ class FileSync:
     ) -> None:
         """Store a pulled file, and record that both sides have its content.
 
-        It is merged with a change of the workspace's file. If both sides changed the same lines, it
-        is stored under a free path.
+        If the workspace's file changed too, both changes are merged. If both sides changed the same
+        lines, the pulled file is stored under a free path.
         """
         local = workspace.content(tx, self._space, path)
         base = queries.content(tx, item) if item else None

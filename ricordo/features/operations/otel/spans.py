@@ -1,8 +1,8 @@
 """Spans of requests and turns.
 
 A request's span is made while the request is answered. A turn's spans are made after its end, with
-the times of its stored steps. They contain ids, names of models and tools, counts and times, but no
-message, memory, query, address or user.
+the times of its stored steps. All spans contain ids, names of models and tools, counts and times,
+but no message, memory, query, address or user.
 """
 
 from collections import defaultdict

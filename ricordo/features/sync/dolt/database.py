@@ -223,8 +223,8 @@ class Database:
     def steps(self, base: str | None, head: str) -> list[str]:
         """Return the commits from the base to the head, without the base.
 
-        They follow first parents. Without a base, they begin at the first commit. If first parents
-        do not lead to the base, only the head is returned.
+        The path follows first parents. Without a base, it begins at the first commit. If first
+        parents do not lead to the base, only the head is returned.
 
         Args:
             base: The hash of a commit, or None.
@@ -702,8 +702,8 @@ def _remote_commit(
 ) -> RemoteCommit:
     """Return a commit of the log that changes the user's rows.
 
-    `new_commits` are the commits that came with it, whose messages name the merged proposals. Its
-    authors are those of `writers`, or the commit's author if `writers` is empty.
+    `new_commits` are the commits that came with it; their messages name the merged proposals. The
+    returned commit has the authors of `writers`, or its own author if `writers` is empty.
     """
     proposal_ids = (proposal_in(new.message) for new in new_commits)
     return RemoteCommit(

@@ -134,7 +134,7 @@ class _PulledCommit:
     def rename(self) -> None:
         """If one row was replaced by another with the same text, rename the block.
 
-        It keeps its history.
+        The block keeps its history.
         """
         before = self.step.before
         after = self.step.after

@@ -269,7 +269,7 @@ class _DoltSync:
 
         If a commit cannot be pulled, it is combined with all later commits, since one of them may
         have corrected it. The first pull imports the whole history if the memory is empty.
-        Otherwise it makes one change.
+        Otherwise it imports the present rows as one change.
         """
         base = self.remote.seen
         chain_id = self.remote.chain_id

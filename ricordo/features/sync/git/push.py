@@ -380,7 +380,8 @@ def _main_line(
 ) -> list[objects.Commit]:
     """Return the commits from the old tip to the new tip.
 
-    They follow first parents if possible. Raises Stale if the new tip does not follow the old one.
+    The line follows first parents if possible. Raises Stale if the new tip does not follow the old
+    one.
     """
     commits = {commit.id: commit for commit in order}
     reaching = {tip} if tip is not None else {None, *commits}

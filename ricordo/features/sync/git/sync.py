@@ -5,7 +5,7 @@ commits there become versions, as pushed commits do. Each step can be repeated, 
 remote moves only after all objects that it needs are stored. So after a kill at any point, the next
 run brings memory and remote in sync.
 
-The branch of a proposal is `agent/{label}/{id}`. It is one commit after the proposal's base
+The branch of a proposal is `agent/{label}/{id}`. Its one commit follows the proposal's base
 version. On request there is a branch `toml`. It has one commit without parents, with the present
 memory. Its layout is that of YouLab's first storage (`blocks/<label>.toml` and
 `pending_diffs/<id>.json`). Each commit depends only on stored rows, so all servers make the same

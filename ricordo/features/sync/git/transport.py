@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _CONNECT = 10.0  # seconds to wait for a connection
 _TIMEOUT = 60.0  # seconds to wait for the next bytes
-# The most seconds of a whole exchange. It occupies a thread, and the server's stop waits for it.
+# The most seconds of a whole exchange, which occupies a thread. A server that stops waits for it.
 _LONGEST = 600.0
-# The most bytes in a remote's answers besides packs. They are mostly names of branches.
+# The most bytes in a remote's answers besides packs. Most of these bytes are names of branches.
 _MOST_ANSWERED = 16 * 1024 * 1024
 _ZERO = b"0" * 40
 Refs = Mapping[bytes, bytes]

@@ -195,7 +195,7 @@ class FolderMarker:
     """A file that names the owner of a local folder.
 
     The folder is used as a remote, and its content must not be pulled into another memory. So the
-    file stays when the remote is removed. It counts as long as `content` exists.
+    file stays when the remote is removed. The file counts as long as `content` exists.
     """
 
     path: Path
