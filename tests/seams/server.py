@@ -22,11 +22,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
 import httpx2
 import orjson
 import uvicorn
 from fastapi import FastAPI
 from letta_client import AsyncLetta, Letta
+from letta_client._base_client import AsyncHttpxClientWrapper, SyncHttpxClientWrapper
 from letta_client._models import validate_type
 from letta_client.pagination import AsyncArrayPage, SyncArrayPage
 from pydantic import TypeAdapter, ValidationError
@@ -52,6 +54,7 @@ T = TypeVar("T")
 MODEL = "scripted/model"
 PIECES = "scripted/pieces"
 LIMIT = 180.0  # seconds after which a test that waits for the server fails
+_NONE_IDLE = httpx.Limits(max_connections=100, max_keepalive_connections=0)
 Answer = Callable[[ModelRequest], Line | Awaitable[Line]]
 
 
@@ -286,12 +289,15 @@ class ServerInThread:
     def client(self, **options: Any) -> StrictLetta:
         """Return the official client in strict mode.
 
-        It does not retry unless told to.
+        It does not retry unless told to. It keeps no idle connections: a client that a test does
+        not close may be collected in a cycle, and Python then may warn of its open sockets.
         """
-        return StrictLetta(**self._strictly(options))
+        connections = SyncHttpxClientWrapper(limits=_NONE_IDLE, timeout=LIMIT)
+        return StrictLetta(**{"http_client": connections} | self._strictly(options))
 
     def async_client(self, **options: Any) -> StrictAsyncLetta:
-        return StrictAsyncLetta(**self._strictly(options))
+        connections = AsyncHttpxClientWrapper(limits=_NONE_IDLE, timeout=LIMIT)
+        return StrictAsyncLetta(**{"http_client": connections} | self._strictly(options))
 
     def _strictly(self, options: dict[str, Any]) -> dict[str, Any]:
         fixed = {"base_url": self.url, "api_key": None, "max_retries": 0, "timeout": LIMIT}
