@@ -105,6 +105,8 @@ def upgrade() -> None:
         upgraded = service.upgrade(settings, tables)
     if upgraded.before == upgraded.after:
         typer.echo(f"{address(settings)} has schema {upgraded.after}, which is this Ricordo's.")
+    elif not upgraded.before:
+        typer.echo(f"{address(settings)} was empty, and has schema {upgraded.after} now.")
     else:
         typer.echo(
             f"{address(settings)} had schema {upgraded.before}, "

@@ -9,6 +9,7 @@ import pytest
 from ricordo.storage.migrations import MIGRATIONS
 from tests.cli.conftest import Shell
 from tests.seams.server import serving
+from tests.support import postgres
 
 FIXTURES = sorted((Path(__file__).parents[3] / "fixtures").glob("schema-*.sql"))
 NEWEST = len(MIGRATIONS)
@@ -44,6 +45,16 @@ def test_databases_of_every_released_schema_are_backed_up_and_upgraded(
     assert f"has schema {NEWEST}, which is this Ricordo's" in again.stdout
     assert shell.run("audit", "export").stdout.count('"ricordo upgrade"') == 2
     assert len([*(shell.data / "backups").glob("*.db")]) == 1
+
+
+def test_an_upgrade_of_an_empty_postgresql_database_asks_for_no_program(shell: Shell) -> None:
+    url = postgres.server().new_database(empty=True)
+    try:
+        done = shell.run("upgrade", RICORDO_DATABASE_URL=url)
+    finally:
+        postgres.server().drop(url)
+    assert f"was empty, and has schema {NEWEST} now." in done.stdout, done.stderr
+    assert "pg_dump" not in done.stdout
 
 
 def test_an_upgrade_refuses_missing_used_and_newer_databases(shell: Shell) -> None:
