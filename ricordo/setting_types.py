@@ -4,6 +4,7 @@ The types are keys, addresses and folders. A feature's settings are classes of `
 named in the field `settings` of its `Feature`.
 """
 
+import errno
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -47,12 +48,25 @@ def absolute(path: Path) -> Path:
         path: The path; a relative one begins in the current folder.
 
     Raises:
-        ValueError: The path begins with the home folder of an unknown user.
+        ValueError: The path begins with the home folder of an unknown user, or a link in it leads
+            back to itself.
     """
     try:
-        return path.expanduser().resolve()
+        expanded = path.expanduser()
     except RuntimeError:
         raise ValueError(f"{path} is in the home folder of an unknown user") from None
+    if _has_link_loop(expanded):
+        raise ValueError(f"{path} leads through a symbolic link to itself")
+    return expanded.resolve()
+
+
+def _has_link_loop(path: Path) -> bool:
+    # Before Python 3.13 `resolve` raises RuntimeError for a loop, later it returns the path.
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def is_address(url: str) -> bool:

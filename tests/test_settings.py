@@ -222,6 +222,15 @@ def test_a_data_folder_becomes_absolute_and_may_be_next_to_the_program(tmp_path:
     )
 
 
+def test_a_folder_that_links_to_itself_is_refused_as_such(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    for folder in ("one", "one/data"):
+        (fault,) = faults(data_dir=folder)
+        assert fault.startswith("RICORDO_DATA_DIR:"), fault
+        assert f"{folder} leads through a symbolic link to itself" in fault
+
+
 def test_a_postgresql_url_selects_the_database() -> None:
     for url in (
         "postgresql://user:s3cret@host/ricordo",

@@ -25,7 +25,8 @@ TIMEOUT = 10.0  # seconds for the whole exchange
 _CONNECT = 3.0  # seconds to connect to one address of a name
 _MOST = 3  # addresses of a name that are tried
 _PORTS = {"http": 80, "https": 443}
-# Public addresses that clouds use inside their networks for services that give out credentials.
+# Addresses that clouds use inside their networks for services that give out credentials. The first
+# is a public address.
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254"))
 )
@@ -242,8 +243,8 @@ class _PooledStream(httpx2.AsyncByteStream):
 class PinnedTransport(httpx2.AsyncBaseTransport):
     """Connects to the checked addresses of a host, with one connection pool for each address.
 
-    The pools of the addresses that were used last are kept. Another one is closed as soon as it has
-    no open response. Tests may replace `lookup`.
+    It keeps the pools of the `MOST_POOLS` addresses that were used last. Each other pool is closed
+    as soon as it has no open response. Tests may replace `lookup`.
     """
 
     def __init__(
@@ -270,7 +271,9 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         Raises:
             PrivateAddress: One of the host's addresses is not allowed.
             httpx2.UnsupportedProtocol: The address is neither http nor https.
-            httpx2.ConnectError: The host has no address, or none of them can be reached.
+            httpx2.ConnectError: The host cannot be resolved, or the last address that was tried
+                refuses.
+            httpx2.ConnectTimeout: The last address that was tried does not answer in time.
         """
         url = request.url
         if url.scheme not in _PORTS:
@@ -362,8 +365,8 @@ class PublicConnections(Connections):
         self._lookup = lookup
 
     def _open(self) -> httpx2.AsyncClient:
-        # Use no proxy, since it would resolve the name again. Follow no redirects, since they lead
-        # to unchecked addresses.
+        # Use no proxy, since it would resolve the name again. Follow no redirects, since the
+        # request and its key are only for the host that the user named.
         transport = PinnedTransport(PROVIDERS, lookup=self._lookup, limits=LIMITS)
         return BoundedClient(
             timeout=self.timeout, transport=transport, trust_env=False, follow_redirects=False

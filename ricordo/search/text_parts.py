@@ -1,8 +1,9 @@
 """The parts of a long text. Each is indexed and embedded like a separate text of that length.
 
 A short text is one part. A long text is cut into parts of about 150 English words, or 200 tokens.
-The cuts are at the ends of paragraphs, sentences or words. The cuts depend only on the text, so a
-part is found again by its number in the index.
+Texts above 114,000 characters have longer parts, since there are at most 127. The cuts are at the
+ends of paragraphs, sentences or words if there is such an end nearby. They depend only on the text,
+so a part is found again by its number in the index.
 """
 
 # The usual number of characters in a part. A text is cut if it is longer than one and a half times

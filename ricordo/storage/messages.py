@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import String, bindparam, cast, insert, or_, select
+from sqlalchemy import ColumnElement, String, bindparam, cast, insert, or_, select
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
 from ricordo.domain.run import Run
@@ -138,6 +138,15 @@ def between(
         "limit": limit,
     }
     return _ROWS.all(tx, _BETWEEN, parameters)
+
+
+def is_until(time: int) -> ColumnElement[bool]:
+    """Return the condition that a message was created at this time or before.
+
+    Args:
+        time: The time in microseconds UTC.
+    """
+    return messages.c.created_at <= time
 
 
 def labelled(tx: Transaction, agent_id: str, user_id: str | None, most: int) -> list[Message]:

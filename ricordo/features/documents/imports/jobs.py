@@ -1,6 +1,8 @@
 """The job that imports an upload.
 
-The job may be killed at any time and is then run again. The upload is deleted when the job ends.
+The job may be killed at any time and is then run again. It deletes its upload when it succeeds or
+fails. A job that is cancelled, deleted or killed at its last attempt cannot. The next upload then
+deletes the one that is left.
 """
 
 from dataclasses import replace

@@ -34,7 +34,8 @@ user_facts = table(
     *timestamps("created_at"),
     *timestamps("resolved_at", null=True),
     *strings("resolved_by", erasure="blank"),
-    # The label of its kind. An older database gets the column by a migration of the core.
+    # The egress label. A new fact gets that of its kind, from `fact_egress`. An older database gets
+    # the column by a migration of the core.
     *strings("egress", erasure="keep"),
     sa.Index("user_facts_by_user", "user_id", "state", "seq"),
     sa.Index("user_facts_by_time", "organization_id", "created_at", "seq"),

@@ -56,7 +56,7 @@ class AddRequest(RequestModel):
 
 
 class ChangeResponse(ResponseModel):
-    """A changed line of a block, or a new passage.
+    """A change of lines of a block, or a new passage.
 
     `id` names the version, the proposal or the passage. A change with the status `waits` is not in
     memory until the user approves it.

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _BLOCK = "memory://blocks/"
 _AGENTS_BLOCK = "memory://agents/"
 _PROFILE = "memory://profile"
-_LOOKS_EVERY = 2.0  # seconds between two checks of watched blocks
+_LOOKS_EVERY = 2.0  # seconds between two checks of watched resources
 _MOST_BYTES = 64 * 1024  # the most bytes of a message, since it is parsed on the event loop
 _MOST_WATCHED = 50
 _MOST_LISTED = 500
@@ -186,7 +186,7 @@ def _tools(memory: Memory) -> Iterator[types.Tool]:
 
 
 async def _resources(memory: Memory) -> list[types.Resource]:
-    """Return the blocks that the client may read: the person's and those of agents."""
+    """Return what the client may read: the person's profile and blocks, and blocks of agents."""
 
     def resource_of(uri: str, name: str, block: Json) -> types.Resource:
         return types.Resource(
@@ -234,7 +234,7 @@ def _templates(memory: Memory) -> Iterator[types.ResourceTemplate]:
 async def _read(memory: Memory, uri: str) -> tuple[str, str]:
     """Return the text of a resource, and a mark that differs after each change of the text.
 
-    Raises MCPError for an unknown address, RicordoError.
+    Raises MCPError for an unknown address, and RicordoError if the API refuses the read.
     """
     if uri.startswith(_BLOCK):
         block = await memory.get(memory.block(unquote(uri.removeprefix(_BLOCK))))

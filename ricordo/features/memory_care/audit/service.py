@@ -1,9 +1,9 @@
 """Audit memory for junk, duplicates, unsupported lines, secrets and growth.
 
 The audit only reads. A line is supported if users said at least half of its words before it was
-added. Only messages in the conversation in which it was added count. A line that a person wrote or
-approved needs no support. Dates, times and other numbers count only if users said them, since
-agents write "today" as a date.
+added. Only messages of the run that added it, and the last 500 users' messages before the line in
+the same conversation, count. A line that a person wrote or approved needs no support. Dates, times
+and other numbers count only if users said them, since agents write "today" as a date.
 """
 
 import re
@@ -35,7 +35,7 @@ T = TypeVar("T", Block, Passage)
 # The share of a line's words that users must have said.
 _SUPPORTED = 0.5
 _LEAST_WORDS = 2
-_MOST_MESSAGES = 500  # the most messages of a conversation that are read
+_MOST_MESSAGES = 500  # the most users' messages of a conversation that are read for a line
 _NOTHING = re.compile(
     r"(?i)^[\W_]*(?:todo|tbd|n/?a|none|null|nil|unknown|undefined|empty|placeholder|"
     r"lorem ipsum.*|\[?(?:insert|fill in)\b.*)?[\W_]*$"
@@ -201,7 +201,7 @@ def junk_in(line: str, label: str = "") -> str | None:
 
 
 def _repeats(block: Block, before: Sequence[Block], owner: str) -> Iterator[Finding]:
-    """Yield lines that occur earlier in the block, or in an earlier block."""
+    """Yield lines that occur, or nearly occur, earlier in the block or in an earlier block."""
     texts = {earlier.label: earlier.value for earlier in before}
     lines_above: list[str] = []
     for number, line in _lines(block.value):
@@ -210,14 +210,12 @@ def _repeats(block: Block, before: Sequence[Block], owner: str) -> Iterator[Find
             origin = "a line above it"
             if match.label != block.label:
                 origin = f"line {match.line} of {match.label}"
-            yield Finding(
-                "duplicate" if match.is_same else "near-duplicate",
-                owner,
-                block.label,
-                line=number,
-                text=short(line),
-                reason=f"same as {origin}",
-            )
+            kind: Kind = "duplicate"
+            reason = f"same as {origin}"
+            if not match.is_same:
+                kind = "near-duplicate"
+                reason = f"nearly the same as {origin}"
+            yield Finding(kind, owner, block.label, line=number, text=short(line), reason=reason)
         lines_above.append(line)
 
 
@@ -282,9 +280,13 @@ def _said_before(
         else:
             of_run = []
         if of_run:
-            newest = Page(limit=_MOST_MESSAGES, order="desc", before=None)
             of_users = messages.page(
-                tx, scope, newest, conversation_id=of_run[0].conversation_id, role="user"
+                tx,
+                scope,
+                Page(limit=_MOST_MESSAGES, order="desc"),
+                messages.is_until(version.created_at),
+                conversation_id=of_run[0].conversation_id,
+                role="user",
             )
             for message in [*of_users, *of_run]:
                 is_before = message.created_at <= version.created_at

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from ricordo.domain.agent import AgentState
 from ricordo.domain.scope import Scope
 from ricordo.features.memory_care.audit.service import Audit, audit, junk_in
@@ -153,6 +155,24 @@ async def test_versions_without_a_step_and_later_messages_count_as_unsupported(
     }
 
 
+async def test_many_later_messages_do_not_take_away_the_support_of_a_line(
+    store: Store, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ricordo.features.memory_care.audit.service._MOST_MESSAGES", 3)
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "")])
+    earlier = make.message(state.agent, "I study mathematics in Turin.", run_id="run-1")
+    await store.write(lambda tx: insert_messages(tx, [earlier]))
+    await store_edit(store, state, "human", "Studies mathematics in Turin.", said=["Keep that."])
+    later = [
+        make.message(
+            state.agent, f"Hello {number}.", run_id="run-2", created_at=clock.now() + 10_000_000
+        )
+        for number in range(5)
+    ]
+    await store.write(lambda tx: insert_messages(tx, later))
+    assert findings_of(await run_audit(store), "unsupported") == []
+
+
 async def test_duplicates_secrets_and_untrusted_texts_are_found_in_blocks(store: Store) -> None:
     line = "She likes green tea in the morning, without any sugar."
     near = "She likes green tea in the early morning, without any sugar."
@@ -173,6 +193,9 @@ async def test_duplicates_secrets_and_untrusted_texts_are_found_in_blocks(store:
         ("duplicate", "notes", 1),
         ("near-duplicate", "other", 1),
     ]
+    reasons = {one.kind: one.reason for one in what.findings if one.place in ("notes", "other")}
+    assert reasons["duplicate"] == "same as line 1 of human"
+    assert reasons["near-duplicate"] == "nearly the same as line 1 of notes"
 
 
 async def test_an_old_unredacted_secret_is_found_but_not_shown(
