@@ -767,7 +767,8 @@ def _arguments_as_text(written: str, tool: ToolSchema) -> dict[str, Any]:
 def _python_arguments(text: str, tool: ToolSchema) -> dict[str, Any] | None:
     """Return the arguments of `(city="Rome", days=3)`; None if they are unreadable.
 
-    Positional arguments follow the order of the tool's parameters.
+    Positional arguments follow the order of the tool's parameters. An object as the only argument
+    holds all of them if their names fit.
     """
     try:
         node = ast.parse(f"f{text}", mode="eval").body
@@ -778,6 +779,9 @@ def _python_arguments(text: str, tool: ToolSchema) -> dict[str, Any] | None:
             return None
         positional = dict(zip(names, map(_literal, node.args), strict=False))
         by_keyword = {keyword.arg or "": _literal(keyword.value) for keyword in node.keywords}
+        only = positional.get(names[0]) if len(node.args) == 1 and not by_keyword else None
+        if only and _fits(tool, only):
+            return dict(only)
         return positional | by_keyword
     except (SyntaxError, ValueError, RecursionError, MemoryError, TypeError):
         return None

@@ -180,6 +180,14 @@ def test_a_written_call_may_name_its_tool_in_other_capitals(text: str) -> None:
     assert [(call.name, reading.text) for call in reading.calls] == [("get_time", "")]
 
 
+@pytest.mark.parametrize(
+    "text", ['get_weather({"city": "Rome"})', "[get_weather({'city': 'Rome'})]"]
+)
+def test_an_object_as_the_only_argument_holds_the_arguments(text: str) -> None:
+    (call,) = read_text(text, OFFERED).calls
+    assert call.arguments == '{"city":"Rome"}'
+
+
 def test_a_word_in_other_capitals_is_no_call_in_prose() -> None:
     reply = ModelReply((TextPart("Get_Time() is what I would call; GET_TIME too."),))
     assert repair(reply, list(OFFERED.values())) is reply
