@@ -98,7 +98,7 @@ PROMISES = (
             "test_no_job_is_lost_when_connections_are_cut",
             "test_the_job_of_a_wake_up_runs_once_after_any_fault",
             "test_a_turn_whose_database_goes_away_says_so_and_the_next_message_is_answered",
-            "test_a_job_that_is_added_after_an_outage_is_done",
+            "test_jobs_of_before_during_and_after_an_outage_are_done",
         ),
     ),
     Promise(
