@@ -1,8 +1,8 @@
 """The job that imports an upload.
 
 The job may be killed at any time and is then run again. It deletes its upload when it succeeds or
-fails. A job that is cancelled, deleted or killed at its last attempt cannot. The next upload then
-deletes the one that is left.
+fails. A job that is cancelled, deleted or killed at its last attempt cannot. Its upload is deleted
+within an hour.
 """
 
 from dataclasses import replace
@@ -20,6 +20,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import FencedStore
 
 UPLOAD = "imports.upload"
+_HOUR_SECONDS = 3600.0
 
 
 def add_upload(tx: Transaction, target: Target, data: bytes) -> Job:
@@ -63,4 +64,18 @@ async def import_upload(runtime: Runtime, job: Job, report: Report) -> None:
     await store.write(lambda tx: queries.delete_upload(tx, job.id))
 
 
-HANDLERS = (JobHandler(UPLOAD, import_upload),)
+async def delete_left_uploads(runtime: Runtime, _job: Job, _report: Report) -> None:
+    """Delete uploads whose job was cancelled, deleted or killed for the last time.
+
+    Args:
+        runtime: The running server.
+        _job: Not used, since one job serves all organizations.
+        _report: Not used.
+    """
+    await runtime.store.write(queries.delete_left_uploads)
+
+
+HANDLERS = (
+    JobHandler(UPLOAD, import_upload),
+    JobHandler("imports.left", delete_left_uploads, every_seconds=_HOUR_SECONDS),
+)

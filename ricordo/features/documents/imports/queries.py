@@ -264,14 +264,13 @@ def report_text(report: dict[str, Any]) -> str:
 
 
 def insert_parts(tx: Transaction, job: Job, upload: bytes) -> None:
-    """Store the upload of a job; delete uploads of jobs that have ended.
+    """Store the upload of a job.
 
     Args:
         tx: The transaction.
         job: The job that imports the upload.
         upload: The bytes of the upload, which are stored in rows of 1 MB.
     """
-    tx.run(_DELETE_LEFT)
     starts = range(0, max(len(upload), 1), _PART)
     owner_fields = {"job_id": job.id, "user_id": job.user_id}
     tx.run(
@@ -281,6 +280,11 @@ def insert_parts(tx: Transaction, job: Job, upload: bytes) -> None:
             for start in starts
         ],
     )
+
+
+def delete_left_uploads(tx: Transaction) -> None:
+    """Delete the uploads whose job has ended or was deleted."""
+    tx.run(_DELETE_LEFT)
 
 
 def read_upload(tx: Transaction, job_id: str) -> bytes:

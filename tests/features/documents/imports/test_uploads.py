@@ -1,18 +1,30 @@
 """Uploaded exports: imported by a job, visible only to the sender, and shown on a page."""
 
+import asyncio
 import html
 import json
 import re
 import time
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+from sqlalchemy import select
+
+from ricordo.domain.clock import DAY
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.features.documents.imports.jobs import HANDLERS, UPLOAD
+from ricordo.features.documents.imports.queries import import_parts, insert_parts
+from ricordo.storage import jobs
+from ricordo.storage.engine.store import Store, Transaction
 from tests.api.conftest import Api
 from tests.features.documents.imports.test_chats import chatgpt
 from tests.features.web.pages.test_home import visitor
 from tests.seams.http import ok
+from tests.seams.jobs import LIMIT, working
 from tests.seams.people import OPERATOR, People
 from tests.seams.server import MODEL, serving
 
@@ -72,6 +84,27 @@ def test_a_truncated_upload_fails_and_reports_what_was_imported(api: Api) -> Non
         == 404
     )
     assert upload(api.http, b"[]", user="nobody there").status_code == 404
+
+
+async def test_the_upload_of_a_job_that_was_deleted_is_deleted_soon(
+    store: Store, tmp_path: Path
+) -> None:
+    waiting, deleted = (Job(UPLOAD, LOCAL_ORGANIZATION, {}, key=key) for key in "ab")
+    waiting = replace(waiting, not_before=store.clock.now() + DAY)
+    counted = select(import_parts.c.job_id)
+
+    def add(tx: Transaction) -> None:
+        for job in (waiting, deleted):
+            insert_parts(tx, job, b"[]")
+        jobs.add(tx, waiting)
+
+    await store.write(add)
+    async with working(store, tmp_path, *HANDLERS):
+        deadline = time.monotonic() + LIMIT
+        while len(left := await store.read(lambda tx: tx.all(counted))) > 1:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+    assert [row.job_id for row in left] == [waiting.id]
 
 
 def test_users_import_into_their_own_memory_only(tmp_path: Path) -> None:
