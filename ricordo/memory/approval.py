@@ -33,6 +33,10 @@ _CONFLICT = (
     "The block changed in the same lines since this was proposed. Approve it with a merged text, "
     "or reject it."
 )
+_CHANGED_BEFORE_DELETION = (
+    "The block changed since its deletion was proposed. Delete it yourself, approve with the text "
+    "that it shall have, or reject the proposal."
+)
 _OF_ANOTHER_AGENT = (
     "Since this was proposed, a block with this label was created for another agent. Approve it "
     "with a merged text, or reject it."
@@ -162,7 +166,7 @@ def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
 
 
 def _new_block_settings(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str, str]:
-    """Return settings of a proposed new block: its egress policy, and the agent that sees it.
+    """Return settings of a proposed new block: egress policy, agent that sees it, and policy.
 
     A block that an agent proposed in a turn for a user is seen by this agent alone. Its policy is
     the one that the agent's settings name; a skill gets the policy of new skills.
@@ -217,14 +221,15 @@ def _merge_proposal(
 ) -> tuple[str | None, str | None]:
     """Return the text after approval, and the conflict, if any.
 
-    The text is None if the block is deleted.
+    The text is None if the approval leaves no block, or if the changes collide.
     """
     if block is None:
         # A proposal to delete a block that is deleted already changes nothing.
         is_clean = proposal.value is None or proposal.base is None
         return proposal.value, None if is_clean else _DELETED
     if proposal.value is None:
-        return None, None if same_text(block.value, proposal.base_value or "") else _CONFLICT
+        is_clean = same_text(block.value, proposal.base_value or "")
+        return None, None if is_clean else _CHANGED_BEFORE_DELETION
     if proposal.base is None and block.agent_id not in (None, proposal.author.id):
         return proposal.value, _OF_ANOTHER_AGENT
     # If both add lines at one position, the block's later lines come before the proposed lines.
@@ -238,7 +243,7 @@ def _merge_over_versions(tx: Transaction, proposal: Proposal, block: Block) -> s
     """Return the text with the proposal carried over each later version.
 
     Merging each change separately succeeds more often than merging all at once. Returns None if
-    they collide.
+    they collide, or after too many versions or comparisons.
     """
     later_blobs: list[bytes] = []
     for version in history.page(tx, block.chain_id, label=block.label, limit=_VERSION_LIMIT):
@@ -267,7 +272,7 @@ def _merge_over_versions(tx: Transaction, proposal: Proposal, block: Block) -> s
 class UndoneBlock:
     """The outcome of undoing a run for one block.
 
-    `label` is its label now; `note` is the reason of a conflict.
+    `label` is its label before the undo; `note` is the reason of a conflict.
     """
 
     label: str
@@ -311,7 +316,7 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
         tx: The transaction.
         scope: The caller. With a subject, only that user's memory is changed.
         run_id: The run, which must have ended. It may be deleted if its versions exist.
-        by: The person who undoes it, and who must own each changed memory.
+        by: The person who undoes it, and who must own each changed memory or be an administrator.
 
     Raises:
         NotFound: if there is no such run.

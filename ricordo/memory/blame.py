@@ -19,7 +19,7 @@ class BlamedLine:
     """A line, its number from 1, and the version that brought it.
 
     With `or_earlier`, an older version may have brought the line; `version` is the oldest one that
-    was read.
+    was compared.
     """
 
     number: int

@@ -564,7 +564,8 @@ def _lock(
 ) -> Chain | None:
     """Lock the agent if needed, then the chains in the common order.
 
-    Returns the chain for new blocks (the user's or the agent's); None if the step needs none.
+    Returns the chain for new blocks (the user's or the agent's); None if the step needs none, or if
+    the agent has none yet.
     """
     edits = split.edits
     reshapes = split.texts is None

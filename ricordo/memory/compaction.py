@@ -18,7 +18,7 @@ from ricordo.prompt.truncation import exchanges
 # The largest summary: as a share of the window, and in tokens.
 _SUMMARY_SHARE = 0.15
 _SUMMARY_LIMIT = 12_500
-# After a refusal the transcript counts as this many percent of the window.
+# After a refusal the request counts as at least this many percent of the window.
 _PERCENT_AFTER_REFUSAL = 125
 # The highest correction of estimates. It allows for a server that was started with a hundredth of
 # its model's usual window.
@@ -41,7 +41,8 @@ class Cut:
 class _CutPlan:
     """A window's exchanges, the turn's start, and the tokens that may stay.
 
-    A cut aims at `goal` tokens, and must stay within `limit` tokens.
+    A cut aims at `goal` tokens. If more than `limit` tokens remain, older exchanges of the turn
+    leave too.
     """
 
     window: Sequence[Message]
@@ -66,11 +67,11 @@ def cut(
     keep_from: int,
     fewest: int = 1,
 ) -> Cut | None:
-    """Choose at least `fewest` messages that leave the window; None if none can leave.
+    """Choose at least `fewest` messages that leave the window; None if fewer can leave.
 
     Args:
         window: The messages, the system message first.
-        mode: The sliding modes evict only the oldest part of the conversation.
+        mode: The sliding modes evict only the oldest part of the conversation, if that is enough.
         share: The share of the conversation that leaves first in the sliding modes. More messages
             leave until system message, tools and the rest take at most `1 - share` of
             `window_tokens`. If system message and tools are large, the rest gets that share of the
@@ -165,7 +166,7 @@ def _make_plan(
 
 
 def _start_of_waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> int:
-    """Return the index of the first message whose calls wait for an answer, else the window's end.
+    """Return the start of the exchange whose calls wait for an answer, else the window's end.
 
     Only messages from people may follow such calls.
     """

@@ -133,8 +133,8 @@ class EditGuard:
     def require_new(self, added: str, block_text: str = "", *, is_archived: bool = False) -> None:
         """Raise Invalid if nearly all of the added text repeats the sources.
 
-        A block may quote earlier texts of the user. A passage of the archive may not, since a
-        search finds those texts already.
+        A block may quote earlier texts of the user. A passage of the archive may not quote those
+        that a search returned, since they are stored already.
 
         Args:
             added: The added text; a short one is not checked.
@@ -243,8 +243,8 @@ def changed_piece(before: str, after: str) -> str:
 def added_lines(before: str, after: str) -> list[str]:
     """Return the lines of the later text that the earlier text lacks.
 
-    A line that occurs more often than before counts as added. Marks of lists, letter case and
-    spaces make no difference.
+    A line that occurs more often than before counts as added. Marks of lists, letter case, spaces
+    and the punctuation at the end make no difference.
 
     Args:
         before: The earlier text.
@@ -1018,7 +1018,8 @@ def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str
         block: The block; it is not changed.
         old: The piece, in which look-alike signs and spaces may differ. Empty for an empty block.
         new: The new piece.
-        everywhere: Whether to replace every equal piece. Otherwise the piece must occur once.
+        everywhere: Whether to replace every piece that is equal word for word. If there is none, or
+            without `everywhere`, the piece must occur once.
 
     Raises:
         Invalid: if the piece does not occur, occurs several times, or is the same as the new one.
@@ -1037,9 +1038,12 @@ def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str
         return block.replaced(old, with_line_breaks(new))
     match = search(text, old, new)
     if match.count > 1:
+        advice = "Include more of the text around it, or set replace_all."
+        if everywhere:
+            advice = "Their signs differ from it, so copy each one word for word."
         raise Invalid(
             f'old_string occurs {match.count} times in memory block "{label}", in lines '
-            f"{list(match.lines)}. Include more of the text around it, or set replace_all."
+            f"{list(match.lines)}. {advice}"
         )
     if match.replacement is None and old:
         raise Invalid(

@@ -40,7 +40,8 @@ class FactEdit:
 def person_block(blocks: Iterable[Block]) -> Block | None:
     """Return the block about the person that the agent may change, or None.
 
-    A text that begins with a heading has fields, so no line can be added to it.
+    Without a block with a usual label, it is the first one other than the persona. A text that
+    begins with a heading has fields, so no line can be added to it.
 
     Args:
         blocks: The agent's blocks, in order.
@@ -79,9 +80,9 @@ def fact_line(text: str) -> str:
 
 
 def with_fact(text: str, fact: str) -> FactEdit | None:
-    """Return the text with the fact added; None if the text has it already.
+    """Return the text with the fact added; None if the text has it already, or it is empty.
 
-    The fact replaces a line that it makes untrue.
+    The fact replaces a line that it makes untrue, or the value in this line.
 
     Args:
         text: The block's text.
@@ -142,7 +143,8 @@ def _has_fact(lines: Sequence[str], fact: str) -> bool:
 def _find_line(lines: Sequence[str], old: str) -> int | None:
     """Return the index of the line that the given words refer to.
 
-    That is the last line that contains these words, or else the line that shares most of them.
+    That is the last line that contains these words, or else the line that shares most of them. A
+    line that shares fewer than half of them does not count.
     """
     holding = [index for index, line in enumerate(lines) if old and _piece(line, old)]
     if holding:

@@ -48,8 +48,8 @@ _CLAUSE = re.compile(r"[,;] ?[^\s,;]+ [^\s,;]|\b(?:and|but|und|aber|et|mais|y|pe
 class Fact:
     """A fact that a text states, with the position of its value.
 
-    `topic` names the kind of favourite, as in "tea". `instead_of` is the thing to which the value
-    is preferred.
+    `topic` names the kind of favourite or contact, as in "tea" or "email". `instead_of` is the
+    thing to which the value is preferred.
     """
 
     subject: str
@@ -151,7 +151,7 @@ def _facts(text: str, kind: str) -> Iterator[Fact]:
 
 
 def _with_subjects(facts: Sequence[Fact]) -> Iterator[Fact]:
-    """Replace the subjects "he" and "she" by the last name in the same text."""
+    """Replace pronouns as subjects by the last other subject in the same text."""
     last_subject = ""
     for fact in facts:
         if fact.subject == MENTIONED and last_subject:

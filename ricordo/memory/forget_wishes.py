@@ -94,7 +94,7 @@ _EDGE = " \t,.;:!?…。！？¿¡\"'“”„«»"
 def wish_in(sentence: str) -> str | None:
     """Return the thing that a sentence asks to forget, in its wording; None if there is none.
 
-    The thing is empty for a bare "Forget it."
+    The thing is empty for "Could you delete that?", and "it" for "Forget it."
     """
     text = sentence[:READ_LENGTH].strip()
     match = _VERB_LAST.search(text) or _ORDER.search(text)

@@ -162,9 +162,9 @@ def search(text: str, piece: str, new: str = "") -> Search:
 def with_line_breaks(text: str) -> str:
     r"""Return the text with real line breaks for `\n` that was written out.
 
-    Only a text without line breaks is changed, and only where each part reads as a line. That is a
-    list item, a heading, or a sentence with a capital letter. A text with a backtick or any other
-    backslash counts as code or a formula, and is not changed.
+    Only a text without line breaks is changed, and only if each part after the first is empty or
+    reads as a line. That is a list item, a heading, or a sentence with a capital letter. A text
+    with a backtick or any other backslash counts as code or a formula, and is not changed.
 
     >>> with_line_breaks(r"- jam\n- bread"), with_line_breaks(r"$\nu$")
     ('- jam\n- bread', '$\\nu$')

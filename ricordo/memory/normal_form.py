@@ -1,7 +1,7 @@
 """Bring older blocks into the normal form of text.
 
-Each block gets one version by the system. A migration adds the job once. Older versions keep their
-ids and texts, since history is not rewritten.
+Each changed block gets one version by the system. A migration adds the job once. Older versions
+keep their ids and texts, since history is not rewritten.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Proposals: changes that a policy does not let an agent make directly.
 
-They wait for the block's owner, and only the owner sees them.
+They wait for the block's owner. An agent is told only how many of its own wait.
 """
 
 import re
@@ -383,7 +383,8 @@ def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None
 class _DraftComparison:
     """A draft compared with the author's older proposals for the block.
 
-    Once the work limit is reached, the other proposals are not compared and keep waiting.
+    Once the work limit is reached, changes of text are no longer compared line by line. Proposals
+    that are not equal to the draft keep waiting then.
     """
 
     def __init__(self, draft: ProposalDraft) -> None:

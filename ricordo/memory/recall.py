@@ -425,8 +425,8 @@ class Recall:
     ) -> Query:
         """Return the query with the hits of external indexes.
 
-        An index is asked with a partition's vector of each model that is named for it. The engine
-        uses the hits of the model that made the partition's vectors.
+        An index is asked with the query's vector of each model that is named for a partition. The
+        engine uses the hits of the model that made the partition's vectors.
 
         Args:
             search_query: The query, with its vectors.

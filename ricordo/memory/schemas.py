@@ -302,7 +302,8 @@ def parse_schema(text: str, name: str, source: str = "") -> BlockSchema:
         source: The file, which precedes each problem; empty for a text without a file.
 
     Raises:
-        Invalid: with every problem and its line.
+        Invalid: with the first problem of the TOML, or up to 20 problems of the schema, and their
+            lines.
     """
     table = read_toml(text, source)
     lines = Lines(text)
@@ -533,7 +534,7 @@ def no_schemas(_name: str) -> BlockSchema | None:
 def require_follows(label: str, before: str, after: str, schema: BlockSchema | None) -> None:
     """Raise Invalid if the later text follows the schema less than the earlier text.
 
-    The error lists the wrong lines.
+    The error lists the first five problems.
 
     Args:
         label: The block's label for the error.
@@ -612,7 +613,7 @@ def similar_name(name: str, names: Iterable[str]) -> str:
 def unfit(
     table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, *path: str | int
 ) -> list[Problem]:
-    """Return the problems of a table's keys: unknown, of a wrong type, or with an empty value.
+    """Return the problems of a table's keys: unknown, of a wrong type, or with an empty title.
 
     Args:
         table: The table.

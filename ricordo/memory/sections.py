@@ -70,7 +70,10 @@ def refuse(problems: Iterable[Problem], source: str = "") -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class ParsedSections:
-    """The fields of a text in their order, schema problems, and missing required fields."""
+    """Fields of a text in their order, problems, and missing or empty required fields.
+
+    A field with a problem is not among `fields`.
+    """
 
     fields: Mapping[str, FieldValue]
     problems: tuple[Problem, ...] = ()

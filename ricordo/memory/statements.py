@@ -128,6 +128,8 @@ _FIRST_PERSON = re.compile(
 )
 _SHORT_WORDS = 6
 _STOP = frozenset().union(*STOP_WORDS.values())
+# Words of a wish that name no subject, as in "Forget it." and "Forget everything.".
+_NO_SUBJECT = _STOP | frozenset(terms("everything anything ça ciò"))
 _SHARE = 0.5
 
 
@@ -183,9 +185,12 @@ def stated(message: str) -> list[str]:
 
 
 def to_forget(message: str) -> list[str]:
-    """Return the phrases that the message asks to forget."""
+    """Return the phrases that the message asks to forget, if they name a subject.
+
+    "Forget it." names none. Its words may occur in any line.
+    """
     wishes = (wish_in(sentence) for sentence in sentences(message))
-    return [wish for wish in wishes if wish]
+    return [wish for wish in wishes if wish and not _NO_SUBJECT.issuperset(terms(wish))]
 
 
 def notes_in(answer: str, statements: Iterable[str]) -> list[str]:
@@ -218,7 +223,7 @@ def is_note(line: str, source: str) -> bool:
 
 
 def unnoted(statements: Iterable[str], notes: Iterable[str]) -> list[str]:
-    """Return the statements with a fact that no note contains.
+    """Return the statements of up to 200 characters with a fact that no note contains.
 
     The caller notes them word for word.
     """

@@ -122,6 +122,7 @@ def restore(
         Conflict: if the id is not unique, a label is taken, or too many proposals wait.
         TooLong: if the text is longer than the block's limit.
         Forbidden: if the block is read-only for the author.
+        Invalid: if the reason cannot be stored, or an author other than a person adds hidden text.
     """
     chain = _lock_chain(tx, memory.chain.id)
     if edit.metadata("").is_owners_of(chain):

@@ -113,7 +113,7 @@ class _Comparison:
 
 
 def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
-    r"""Return the text with both changes; None if they touch the same lines.
+    r"""Return the text with both changes; None if they touch the same or neighbouring lines.
 
     Returns None also if the texts are too large to be compared. Lines that differ only in notation
     (see `line_key`) count as equal, and keep the form of the base.

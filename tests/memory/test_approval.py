@@ -162,6 +162,7 @@ async def test_an_approved_deletion_is_done_unless_the_block_changed(store: Sqli
     stuck = await approve(store, proposal)
     assert isinstance(stuck, Conflicted)
     assert (stuck.theirs, await text_of(store)) == (None, TEXT + "More\n")
+    assert "changed since its deletion was proposed" in (stuck.proposal.note or "")
     again = await drafted(store, None)
     assert (await reread(store, proposal)).status == "superseded"
     done = await approve(store, again)

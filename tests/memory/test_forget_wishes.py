@@ -7,7 +7,7 @@ import pytest
 from ricordo.features.knowledge.facts.extraction import drafts_in
 from ricordo.features.librarian import grammar
 from ricordo.memory.forget_wishes import wish_in
-from ricordo.memory.statements import stated, to_forget
+from ricordo.memory.statements import is_statement, stated, to_forget
 
 # Sentences that ask to forget something, with the thing in them.
 WISHES = {
@@ -136,3 +136,21 @@ def test_a_reason_is_not_part_of_the_forgotten_thing() -> None:
 def test_an_idiom_does_not_refer_to_the_sentence_before() -> None:
     (_, wish) = grammar.read("Should I call Paul? Forget it.")
     assert wish == grammar.Intent("forget", "it")
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Forget it.",
+        "Forget about it.",
+        "Forget it all!",
+        "Forget everything.",
+        "Vergiss es.",
+        "Oublie ça.",
+        "Olvida eso.",
+        "Dimentica tutto.",
+    ],
+)
+def test_a_wish_without_a_subject_names_no_line_of_the_notes(sentence: str) -> None:
+    assert to_forget(sentence) == []
+    assert not is_statement(sentence)

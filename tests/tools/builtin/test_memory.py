@@ -216,6 +216,21 @@ async def test_a_thousand_matches_are_refused_before_the_long_result_is_built() 
     assert f"in lines {list(range(1, 21))}. " in told
 
 
+async def test_several_pieces_that_only_look_alike_have_to_be_copied_for_replace_all() -> None:
+    desk = paper_desk(make.block("human", "It’s tea.\nIt‘s rum."))
+    error = await desk.refused(
+        "edit_memory_block",
+        label="human",
+        old_string="It's",
+        new_string="It is",
+        replace_all=True,
+        reasoning="So.",
+    )
+    assert "occurs 2 times" in error
+    assert "set replace_all" not in error
+    assert "word for word" in error
+
+
 async def test_finishing_edits_changes_nothing(human: Desk) -> None:
     assert await human.said("memory_finish_edits") == "Memory edits finished."
     assert human.memory.edits == []
