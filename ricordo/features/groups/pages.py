@@ -29,6 +29,8 @@ _ONE = "groups/one.html"
 _PAGE_SIZE = 50
 _MOST_AGENTS = 200
 _MESSAGES = 50
+_BAD_REQUEST = 400
+_NO_MEMBERS = "Choose at least one member. The manager is not a member."
 # The settings in the form, by kind of group.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "round_robin": ("max_turns",),
@@ -69,6 +71,9 @@ async def make_group(request: Request) -> Response:
         ],
         "manager_config": manager_config,
     }
+    lacks_manager = kind in MANAGED and manager_config["manager_agent_id"] is None
+    if not body["agent_ids"] and not lacks_manager:  # the API refuses a missing manager
+        return await _list(request, form, _NO_MEMBERS, _BAD_REQUEST)
     try:
         group = await Api(request).ask("POST", "/v1/groups/", body)
     except RefusedByApi as error:
@@ -114,6 +119,8 @@ async def say(request: Request, group_id: str) -> Response:
     Its agents answer in the background, and the page shows the answers as they arrive.
     """
     text = (await form_of(request)).get("message", "")
+    if not text.strip():
+        return done(request, f"/ui/groups/{group_id}", "Write something first.")
     body = {"messages": [{"role": "user", "content": text}]}
     try:
         run = await Api(request).ask("POST", f"/v1/groups/{group_id}/messages/async", body)

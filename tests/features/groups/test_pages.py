@@ -78,6 +78,16 @@ def test_a_refused_group_form_keeps_its_input(http: httpx2.Client) -> None:
     assert answer.status_code == 422
     assert "manager_agent_id" in answer.text
     assert "Nobody leads." in answer.text
+    answer = http.post("/ui/groups", data={"description": "Nobody is here."})
+    assert answer.status_code == 400
+    assert "Choose at least one member." in answer.text
+
+
+def test_an_empty_message_is_not_sent_to_a_group(http: httpx2.Client) -> None:
+    form = {"description": "Tutors", "member": make_agent(http, "Dana")}
+    path = send(http, "/ui/groups", **form)
+    assert send(http, f"{path}/say", message=" ") == path
+    assert "Write something first." in http.get(path).text
 
 
 def test_the_sleeptime_list_pages_through_all_pairs_with_voice_agents_last(

@@ -26,7 +26,13 @@ from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.navigation import own_memory
 from ricordo.pages.shell import Pages, address_of, done, form_of, is_part, render, require_id
 from ricordo.pages.titles import title_of
-from ricordo.storage import agents, conversation_overviews, conversation_versions, memory_overviews
+from ricordo.storage import (
+    agents,
+    conversation_overviews,
+    conversation_versions,
+    conversations,
+    memory_overviews,
+)
 from ricordo.storage import messages as message_rows
 from ricordo.storage.conversation_versions import TurnVersions
 from ricordo.storage.engine.store import Transaction
@@ -336,6 +342,7 @@ async def _page(
         agent=agent,
         conversation=conversation,
         readers=await _readers(request, conversation),
+        may_delete=not _is_default(conversation),
         lists=await _lists(request, agent_id, conversation),
         turns=turns,
         last=messages[-1]["id"] if messages else "",
@@ -569,6 +576,15 @@ async def _conversation(request: Request, agent_id: str, conversation_id: str | 
     if conversation["agent_id"] != agent_id:
         raise RefusedByApi(404, {"detail": f"Conversation with ID {conversation_id} not found"})
     return conversation
+
+
+def _is_default(conversation: Json) -> bool:
+    """Return True for a default conversation, which the API does not delete."""
+    agent_id = conversation["agent_id"]
+    default_ids = [conversations.default_id(agent_id)]
+    if user_id := conversation["user_id"]:
+        default_ids.append(conversations.users_default_id(agent_id, user_id))
+    return conversation["id"] in default_ids
 
 
 async def own_conversation(request: Request, agent_id: str) -> str:

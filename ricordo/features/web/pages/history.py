@@ -9,6 +9,7 @@ from ricordo.errors import NotFound
 from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.block_address import find_block, open_block, read_versions
 from ricordo.features.web.pages.memory import outcome_of
+from ricordo.features.web.pages.memory_sections import rights_at
 from ricordo.memory.blame import Place, blame_beside
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, done, form_of, render
@@ -69,6 +70,7 @@ async def show_version(request: Request) -> Response:
             "text": texts[version.blob] if version.blob else None,
             "text_before": texts[earlier.blob] if earlier and earlier.blob else "",
             "sources": queries.messages_of_runs(tx, scope, [version.run_id]),
+            "may_restore": rights_at(scope, address).may_write,
         }
 
     variables = await request.app.state.runtime.store.read(read)
@@ -92,7 +94,13 @@ async def compare(request: Request) -> Response:
     if sides[0] and sides[1] and sides[0]["number"] > sides[1]["number"]:
         sides.reverse()  # the older version is always on the left
     return await render(
-        request, "compare.html", address=address, older=sides[0], newer=sides[1], is_large=True
+        request,
+        "compare.html",
+        address=address,
+        older=sides[0],
+        newer=sides[1],
+        may_restore=rights_at(request.scope[REQUEST_SCOPE], address).may_write,
+        is_large=True,
     )
 
 

@@ -192,7 +192,8 @@ async def say(request: Request) -> Response:
         message = {"role": "user", "content": text, "otid": form.get("otid") or new_id("otid")}
         sent = {"messages": [message], "streaming": False, "agent_id": agent_id}
         await api.ask("POST", f"/v1/conversations/{conversation_id}/messages", sent)
-    return done(request, f"{page}#end")
+        return done(request, f"{page}#end")
+    return done(request, page, "Write something first.")
 
 
 @router.post("/ui/first")

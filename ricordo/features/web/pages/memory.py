@@ -13,6 +13,7 @@ from fastapi import Request, Response
 
 from ricordo.api.routing import needs
 from ricordo.domain.block import NEVER_REMEMBER
+from ricordo.domain.ids import unique
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Forbidden
@@ -67,6 +68,7 @@ _BLOCK = "/{user_id}/blocks/{label:path}"
 _PAGE = 50
 _MOST_PROPOSALS = 50  # on one page, each with two texts
 _MOST_EXPECTED = 30  # listed blocks that courses will add
+_MOST_REASONS = 3  # in the notice of a decision
 _RECENT = 8  # versions in the timeline next to a text
 # Pages with more characters are rendered in a thread, since Markdown and differences take up to 25
 # µs a character.
@@ -543,7 +545,8 @@ def _outcome_words(outcomes: Sequence[Mapping[str, Any]], decision: str) -> str:
     if set(counts) == {"rejected"}:
         return "Rejected, nothing changed."
     parts = [f"{count} {status}" for status, count in sorted(counts.items())]
-    return f"{', '.join(parts)}.".capitalize()
+    reasons = unique([outcome["detail"] for outcome in outcomes if outcome["status"] == "failed"])
+    return " ".join([f"{', '.join(parts)}.".capitalize(), *reasons[:_MOST_REASONS]])
 
 
 @router.post("/{user_id}/rules")
@@ -582,11 +585,19 @@ async def _show_new(
     problem: str = "",
     status: int = 200,
 ) -> Response:
+    scope: Scope = request.scope[REQUEST_SCOPE]
+
+    def owns_memory(tx: Transaction) -> bool:
+        memory = user_memory.open_memory(tx, scope, owner.id)
+        return ChangeMetadata(scope.acting_for(memory.user).actor).is_owners_of(memory.chain)
+
+    owns = owner.kind == "agent" or await request.app.state.runtime.store.read(owns_memory)
     return await render(
         request,
         "new_block.html",
         status=status,
         owner=owner,
+        owns=owns,
         form=form or {},
         words=problem,
         policies=POLICIES,

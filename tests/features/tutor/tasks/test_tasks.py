@@ -517,6 +517,7 @@ def test_the_tasks_page_shows_history_and_pauses_tasks(
     server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))
     assert TASK in http.get("/ui/tasks").text
     page = http.get(f"/ui/tasks/{TASK}").text
+    assert "/ui/runs/" not in page, "the runs are deleted with the tasks' conversations"
     assert "idle for 60 minutes" in page
     assert "done" in page
     told = http.post(f"/ui/tasks/{TASK}/disable", follow_redirects=True).text

@@ -304,6 +304,15 @@ def test_long_conversations_can_be_paged_and_opened_at_a_message(talk: Talk) -> 
     assert "Message 15." in page
 
 
+def test_a_default_conversation_shows_no_button_that_deletes_it(talk: Talk) -> None:
+    default = talk.http.get("/v1/conversations/default", params={"agent_id": talk.agent}).json()[
+        "id"
+    ]
+    assert 'value="delete"' not in talk.page(conversation=default)
+    created = talk.http.post("/v1/conversations/", params={"agent_id": talk.agent}, json={}).json()
+    assert 'value="delete"' in talk.page(conversation=created["id"])
+
+
 def test_conversations_can_be_created_renamed_archived_and_deleted(talk: Talk) -> None:
     begun = talk.http.post(f"{talk.home}/new")
     conversation = begun.headers["location"].split("conversation=")[1]

@@ -74,6 +74,16 @@ def test_a_proposal_can_be_approved_with_other_words_or_rejected(browser: TestCl
     assert [(one["id"], one["note"]) for one in found] == [(second, "No.")]
 
 
+def test_a_decision_on_a_decided_proposal_gets_the_reason(browser: TestClient) -> None:
+    proposal = propose(browser, "tea", "coffee")
+    home = person_page(browser)
+    browser.post(f"/ui/proposals/{proposal}/approve")
+    for decision in ("approve", "reject"):
+        browser.post(f"{home}/decide", data={"id": proposal, "decision": decision})
+        assert "1 failed. The proposal" in (page := browser.get(home).text)
+        assert "is approved already" in page
+
+
 def test_a_conflict_shows_both_texts_and_accepts_a_third(browser: TestClient) -> None:
     proposal = propose(browser, "Ada likes tea.", "Ada likes coffee.")
     browser.put("/users/ada/blocks/human", json={"body": "Ada likes milk.\nAda plays chess."})

@@ -482,6 +482,13 @@ def test_a_message_from_home_continues_the_conversation_that_the_page_names(
     assert (continued.status_code, continued.headers.get("location")) == (303, begun)
 
 
+def test_an_empty_message_from_home_is_not_sent(school: School) -> None:
+    form = {"agent": school.tutors[1], "message": " "}
+    page = school.send("ada", "/ui/say", **form).headers["location"]
+    headers = {"authorization": f"Bearer {school.keys['ada']}"}
+    assert "Write something first." in school.browser.get(page, headers=headers).text
+
+
 def test_the_first_page_has_the_login_form(school: School) -> None:
     school.browser.cookies.clear()
     page = school.browser.get("/", headers={"accept": "text/html"}).text
