@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -389,12 +389,14 @@ def _open_routes(routers: Sequence[Routes]) -> dict[str, Any]:
     }
 
 
-def _own_names(routes: Iterable[BaseRoute]) -> set[str]:
+def _own_names(routes: Sequence[BaseRoute]) -> set[str]:
     """Return the first names below `/v1/` of the routes whose refusals lack OpenAI's form."""
     names: set[str] = set()
-    for route in routes:
-        path = str(getattr(route, "path", ""))
-        if path.startswith("/v1/") and not getattr(route, "has_openai_errors", False):
+    # A plugin's router without scopes is one route of the app, and has no path.
+    for context in iter_route_contexts(routes):
+        path = context.path or ""
+        has_openai_errors = getattr(context.original_route, "has_openai_errors", False)
+        if path.startswith("/v1/") and not has_openai_errors:
             names.add(path.split("/")[2])
     return names
 

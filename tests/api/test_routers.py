@@ -295,6 +295,20 @@ def test_a_plugins_route_without_authentication_is_refused_at_start(
         new_app()
 
 
+async def test_refusals_of_a_plugins_own_api_have_no_openai_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    router = APIRouter(prefix="/v1/theirs")
+    router.get("/list")(lambda: [])
+
+    with offering(monkeypatch, router):
+        app = new_app(api_key="secret")
+
+    async with client_of(app) as client:
+        refusals = [(await client.get(f"/v1/{name}/x")).json() for name in ("theirs", "nobodys")]
+    assert ["error" in refusal for refusal in refusals] == [False, True]
+
+
 def test_a_plugins_router_can_go_first_and_the_fallback_route_goes_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
