@@ -229,7 +229,9 @@ def allowed_names(label: str | None) -> list[str] | None:
 
 def _covers(clause: Iterable[str], name: str) -> bool:
     """Return whether a clause allows all destinations that this name allows."""
-    return not {name, _kind_of(name)}.isdisjoint(clause)
+    # As in `Destination.names`, "local" is no kind: a provider "local:mine" may be anywhere.
+    kinds = {_kind_of(name)} - {LOCAL}
+    return not {name, *kinds}.isdisjoint(clause)
 
 
 def shared_label(labels: Iterable[str | None]) -> str | None:

@@ -31,7 +31,7 @@ from ricordo.domain.message import (
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid
 
-NAMES = ("local", "openai", "anthropic", "mcp", "mcp:school")
+NAMES = ("local", "local:mine", "openai", "anthropic", "mcp", "mcp:school")
 policies = st.one_of(st.none(), st.lists(st.sampled_from(NAMES), max_size=3))
 labels = st.lists(policies, max_size=3).map(lambda group: join(*map(label_of, group)))
 destinations = st.builds(
@@ -71,6 +71,13 @@ def test_one_server_is_stricter_than_all_servers_of_its_kind(clauses: str) -> No
     assert is_as_strict(clauses, "mcp,openai")
     assert not is_as_strict("mcp", clauses)
     assert allowed_names(f"mcp,openai;{clauses}") == clauses.split(",")
+
+
+def test_a_provider_whose_name_begins_with_local_is_not_covered_by_local() -> None:
+    assert not permits("local", Destination("local:mine"))
+    assert not is_as_strict("local:mine", "local")
+    assert not permits(join("local", "local:mine"), Destination("local:mine"))
+    assert allowed_names("local;local:mine") == []
 
 
 @pytest.mark.parametrize("name", ["nobody", "local"])
