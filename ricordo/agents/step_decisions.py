@@ -21,7 +21,14 @@ from ricordo.agents.turn_context import (
 )
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    SPEECH_TOOL,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
 from ricordo.domain.run import StopReason
 from ricordo.domain.tool import Tool, ToolRule, ToolType
@@ -542,7 +549,7 @@ def next_action(
         has_failed = any(result.status == "error" for result in results)
         action = _after_calls(offered, parsed, outcome, has_failed=has_failed)
     elif reply and reply.finish == "length":
-        action = _after_cut(offered, reply)
+        action = _after_cut(rules, offered, reply)
     elif offered.speaks_by_tools and offered.tools:
         action = NextAction(heartbeat=REMINDER)
     else:
@@ -565,9 +572,16 @@ def next_action(
     return replace(action, finished=latest)
 
 
-def _after_cut(offered: OfferedTools, reply: ModelReply) -> NextAction:
-    """Return the end after a reply without calls that reached the model's limit of tokens."""
-    has_answer = not offered.speaks_by_tools and reply.has_text
+def _after_cut(rules: CallRules, offered: OfferedTools, reply: ModelReply) -> NextAction:
+    """Return the end after a reply without calls that reached the model's limit of tokens.
+
+    It is not an error if the turn has an answer: the reply's text, or a message that the agent sent
+    before with its tool.
+    """
+    if offered.speaks_by_tools:
+        has_answer = any(done.name == SPEECH_TOOL and done.is_success for done in rules.finished)
+    else:
+        has_answer = reply.has_text
     return NextAction("max_tokens_exceeded", error=None if has_answer else CUT_OFF)
 
 

@@ -120,6 +120,20 @@ async def test_an_answer_that_is_cut_off_before_its_text_fails_the_turn_with_a_r
     await stage.require_sound(agent)
 
 
+async def test_a_message_that_a_tool_sent_before_the_limit_of_tokens_is_the_answer(
+    stage: Stage,
+) -> None:
+    agent = await stage.agent(agent_type="memgpt_v2_agent", has_base_rules=False)
+    stage.lines += [
+        call("send_message", message="I begin.", request_heartbeat=True),
+        ModelReply((ReasoningPart("Let me count."),), finish="length"),
+    ]
+    answer = await stage.say(agent, "Count.")
+    assert answer.failure is None
+    assert answer.run.stop_reason == "max_tokens_exceeded"
+    assert "I begin." in str(answer.messages)
+
+
 async def test_a_partial_text_is_the_answer_also_for_a_later_reader(
     stage: Stage, agent: str
 ) -> None:
