@@ -9,7 +9,7 @@ An answer to calls may also be repeated after a cancelled or failed run. The cal
 the agent has not spoken, so a new run continues the turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ricordo.agents.request import (
@@ -40,7 +40,10 @@ def require_own_otids(request: TurnRequest) -> None:
 
 
 def same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Run | None:
-    """Return the newest run of the last ten minutes whose request had an equal body."""
+    """Return the newest run of the last ten minutes whose request had an equal body.
+
+    Returns None if the request is not marked as a retry.
+    """
     if not (request.delivery.is_retry and request.delivery.body_hash):
         return None
     since = tx.clock.now() - REPEAT_WINDOW
@@ -56,7 +59,8 @@ def same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Ru
 def same_otids(tx: Transaction, request: TurnRequest) -> Run | None:
     """Return the run that accepted these messages.
 
-    Raises Conflict if one of their otids belongs to another message.
+    Returns None if all their otids are new. Raises Conflict if one of these otids is stored, and
+    the request does not repeat messages of one run.
     """
     otids = _otids(request)
     if otids:
@@ -68,23 +72,39 @@ def same_otids(tx: Transaction, request: TurnRequest) -> Run | None:
         messages_by_otid = {}
     if not messages_by_otid:
         return None
+    (run_id, *others) = {message.run_id for message in messages_by_otid.values()}
+    if run_id and not others and _are_repeated(tx, request, run_id, messages_by_otid):
+        return runs.get(tx, request.scope, run_id)
+    used_otids = ", ".join(messages_by_otid)
+    raise Conflict(
+        f"The otid {used_otids} already belongs to a message of another request. Give every new "
+        "message a new otid, or repeat the request unchanged."
+    )
+
+
+def _are_repeated(
+    tx: Transaction,
+    request: TurnRequest,
+    run_id: str,
+    messages_by_otid: Mapping[str, Message],
+) -> bool:
+    """Return True if each message of the request was sent in this run.
+
+    Messages without an otid are compared with those of the run, in their order.
+    """
     new_messages: list[NewMessage | Approval] = [
         *([request.approval] if request.approval else []),
         *request.messages,
     ]
-    (run_id, *others) = {message.run_id for message in messages_by_otid.values()}
-    if (
-        run_id
-        and not others
-        and all(
-            _is_same(message, messages_by_otid.get(message.otid or "")) for message in new_messages
-        )
-    ):
-        return runs.get(tx, request.scope, run_id)
-    used_otids = ", ".join(messages_by_otid)
-    raise Conflict(
-        f"The otid {used_otids} already belongs to another message. Give every new message a new "
-        "otid, or repeat the request unchanged."
+    without_otid = [message for message in new_messages if not message.otid]
+    stored = iter(
+        [message for message in _sent_in(tx, run_id) if not message.otid] if without_otid else []
+    )
+    return all(
+        _is_same(message, messages_by_otid.get(message.otid))
+        if message.otid
+        else any(_is_same(message, earlier) for earlier in stored)
+        for message in new_messages
     )
 
 
@@ -129,9 +149,13 @@ def was_broken_off(run: Run) -> bool:
 
 def input_of(tx: Transaction, run: Run) -> list[Message]:
     """Return the messages that were sent in this run, without the agent's answers."""
+    return _sent_in(tx, run.id)
+
+
+def _sent_in(tx: Transaction, run_id: str) -> list[Message]:
     return [
         message
-        for message in messages.of_run(tx, run.id)
+        for message in messages.of_run(tx, run_id)
         if message.step_id is None and message.role in _INPUT
     ]
 

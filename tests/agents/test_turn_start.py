@@ -155,7 +155,7 @@ async def test_otids_that_do_not_match_their_first_request_are_refused(
 async def test_a_known_otid_with_another_text_is_refused(stage: Stage, agent: str) -> None:
     stage.lines += ["One."]
     await stage.say(agent, "I moved to Rome.", otids=["a"])
-    with pytest.raises(Conflict, match="otid a already belongs to another message"):
+    with pytest.raises(Conflict, match="otid a already belongs to a message of another request"):
         await stage.begin(agent, "I moved to Paris.", otids=["a"])
     assert text_of(await stage.say(agent, "I moved to Rome.", otids=["a"])) == "One."
 
@@ -462,3 +462,15 @@ async def test_an_agent_that_clears_its_buffer_does_so_also_after_a_failed_turn(
     assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["Second."]
     assert roles(await stage.history(agent)) == "system user user assistant"
     assert (await stage.thread(agent)).message_count == 4
+
+
+async def test_a_repetition_is_recognized_if_only_some_messages_have_an_otid(
+    stage: Stage, agent: str
+) -> None:
+    stage.lines += ["One."]
+    first = await stage.say(agent, "A", "B", otids=["a", None])
+    again = await stage.say(agent, "A", "B", otids=["a", None])
+    assert again.run == first.run
+    for texts, otids in (("AC", ["a", None]), ("ABB", ["a", None, None]), ("CA", [None, "a"])):
+        with pytest.raises(Conflict, match="otid a already belongs"):
+            await stage.begin(agent, *texts, otids=otids)
