@@ -70,12 +70,13 @@ async def read_repository(
     try:
         return await asyncio.to_thread(work, path)
     except Exception as error:
-        # After an error caused by the client, do not check every object, and do not try again.
+        # After an error caused by the client, look only for damaged files, and try again only if
+        # there are any.
         is_ours = isinstance(error, RicordoError)
         was_damaged = await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours)
         if is_ours and not was_damaged:
             raise
-    # Try again in any case, since another request may have rebuilt the repository.
+    # Try again after any other error, since another request may have rebuilt the repository.
     return await asyncio.to_thread(work, await refreshed(store, data_dir, chain_id))
 
 
@@ -284,7 +285,8 @@ async def _catch_up(store: Store, path: Path, chain_id: str, stored_tip: bytes |
 
 
 def _tip(path: Path) -> bytes | None:
-    with suppress(OSError, ValueError, KeyError):
+    """Return the id of the branch's commit; None if it is missing or cannot be read."""
+    with suppress(Exception):  # damaged files cause many kinds of errors
         (path / "HEAD").stat()  # git needs this file, although the library does not
         with closing(open_repository(path)) as repository:
             id = repository.refs[BRANCH]  # type: ignore[index]
@@ -332,7 +334,8 @@ async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
 
 def _is_whole(repository: "Repo") -> bool:
     if BRANCH not in repository.refs:  # type: ignore[operator]
-        # Only a memory without versions has no branch. Any other is rebuilt before it is read.
+        # The memory has no versions. If it had, `refreshed` would have rebuilt a repository
+        # without this branch.
         return True
     visited: set[bytes] = set()
     waiting = [bytes.fromhex(repository.refs[BRANCH].decode())]  # type: ignore[index]

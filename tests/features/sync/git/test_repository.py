@@ -270,6 +270,22 @@ async def test_changed_and_truncated_pack_files_are_detected_as_damage(
             assert is_damaged(world.path, is_thorough=False), place
 
 
+@pytest.mark.parametrize("place", ["index", "branch"])
+@pytest.mark.parametrize("content", [b"", b"\xff" * 1_100])
+async def test_a_repository_with_a_damaged_index_or_branch_is_rebuilt(
+    world: World, place: str, content: bytes
+) -> None:
+    whole = await world.read(log_of)
+    files = [world.path / "refs" / "heads" / "main"]
+    if place == "index":
+        files = [each.with_suffix(".idx") for each in world.packs()]
+    for file in files:
+        file.chmod(0o600)
+        file.write_bytes(content)
+    assert await world.read(log_of) == whole
+    assert (fsck(world.path), is_damaged(world.path)) == ("", False)
+
+
 async def test_an_error_in_our_code_does_not_rebuild_the_repository(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
