@@ -1,4 +1,7 @@
-"""HTTP to pages and search engines, with checked addresses and limited answers."""
+"""HTTP to pages and search engines, with limited answers.
+
+The addresses of pages are checked. The operator chooses the search engine, so its address is not.
+"""
 
 import asyncio
 import zlib
@@ -91,17 +94,22 @@ async def _follow(url: str, *, allow_private: bool, lookup: Lookup | None) -> We
                     raise Unavailable(
                         f"{url} is {kind.partition(';')[0]}, and only text can be read."
                     )
-                return WebPage(url, kind, b"".join([piece async for piece in _bounded(answer)]))
+                return WebPage(url, kind, await _body(answer, "The page"))
     raise Unavailable(f"The address redirects more than {_REDIRECTS} times.")
 
 
-async def _bounded(answer: httpx2.Response) -> AsyncIterator[bytes]:
-    """Yield the unpacked body, up to the size limit."""
+async def _body(answer: httpx2.Response, noun: str) -> bytes:
+    """Return the unpacked body. Raises Unavailable if it is too long or cannot be unpacked.
+
+    The error begins with the noun.
+    """
+    return b"".join([piece async for piece in _pieces(answer, noun)])
+
+
+async def _pieces(answer: httpx2.Response, noun: str) -> AsyncIterator[bytes]:
     packing = answer.headers.get("content-encoding", "identity").lower()
     if packing not in ("identity", "", "gzip", "deflate"):
-        raise Unavailable(
-            f"The page came packed as {packing[:40]}, which the request did not allow."
-        )
+        raise Unavailable(f"{noun} came packed as {packing[:40]}, which the request did not allow.")
     if packing in ("gzip", "deflate"):
         unpack = zlib.decompressobj(47)
     else:
@@ -114,12 +122,11 @@ async def _bounded(answer: httpx2.Response) -> AsyncIterator[bytes]:
             else:
                 piece = chunk
         except zlib.error as error:
-            raise Unavailable("The page cannot be decompressed.") from error
+            raise Unavailable(f"{noun} cannot be decompressed.") from error
         remaining -= len(piece)
         if remaining < 0:
             raise Unavailable(
-                f"The page has more than {_MOST_BYTES // 1024**2} MB, and larger pages are not "
-                "read."
+                f"{noun} has more than {_MOST_BYTES // 1024**2} MB, and more is not read."
             )
         yield piece
 
@@ -172,7 +179,11 @@ _NONE = (
 
 
 def _headers_for(engine: SearchEngine, key: str) -> dict[str, str]:
-    headers = {"user-agent": _HEADERS["user-agent"], "accept": "application/json"}
+    headers = {
+        "user-agent": _HEADERS["user-agent"],
+        "accept": "application/json",
+        "accept-encoding": _HEADERS["accept-encoding"],
+    }
     if engine.key_header == "Authorization":
         headers[engine.key_header] = f"Bearer {key}"
     elif engine.key_header:
@@ -228,7 +239,7 @@ async def search(
             if answer.status_code != 200:
                 hint = " Check RICORDO_WEB_SEARCH_KEY." if answer.status_code in (401, 403) else ""
                 raise Unavailable(f"The search engine answered {answer.status_code}.{hint}")
-            body = b"".join([piece async for piece in _bounded(answer)])
+            body = await _body(answer, "The search engine's answer")
         return _results(engine, body, count)
     except (TimeoutError, httpx2.HTTPError, OSError) as error:
         raise Unavailable(

@@ -154,6 +154,7 @@ def test_each_search_engine_gets_its_own_request_format(
     assert headers.get(header.lower(), "") == (
         "Bearer k-123" if name == "tavily" else "k-123" if header else ""
     )
+    assert headers["accept-encoding"] == "gzip, identity"
     assert seen["path"] == ("/search" if name == "searxng" else "/")
 
 
@@ -165,6 +166,7 @@ FAULTS = [
 FAULTS += [
     ((200, b'{"web": []}'), "an answer without results"),
     ((200, b'{"web": {"results": ["x"]}}'), "an answer without results"),
+    ((200, b"x" * 6 * 1024**2), "The search engine's answer has more than 5 MB"),
 ]
 
 
