@@ -50,8 +50,8 @@ from ricordo.domain.text import normal_name, normal_text
 from ricordo.offload import SMALL, offload
 
 E = TypeVar("E", bound=Callable[..., Any])
-# Matches escaped bytes beyond ASCII and escaped carriage returns. Only these may change in normal
-# form.
+# Matches bytes beyond ASCII, escaped or not, and escaped carriage returns. Only these may change in
+# normal form.
 _MAY_BE_ODD = re.compile(rb"%(?:[89a-fA-F][0-9a-fA-F]|0[dD])|[\x80-\xff]")
 # The refusals of every route in the document, as a class of status codes, since the code depends on
 # the error.
@@ -62,7 +62,7 @@ _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
 )
-# From this number of items on, a list's answer is made outside the event loop.
+# The answer to a longer list is made outside the event loop.
 _MANY = 64
 
 
@@ -82,8 +82,8 @@ class GuardedRoute(Route):
 
     FastAPI builds a validator for each parameter. For all routes, this takes a quarter of the time
     of a server's start. So FastAPI's part of a route, `api_route`, is made at its first request.
-    FastAPI gets no response model, since the model's `of` writes the answer. The model is used only
-    in the document.
+    FastAPI gets no response model, since the model's own `of` makes the answer. Only the document
+    shows the model.
     """
 
     validated_class: ClassVar[type[APIRoute]] = ValidatedRoute
@@ -208,8 +208,8 @@ class GuardedRoute(Route):
 def _build_validators(endpoint: Callable[..., Any]) -> None:
     """Build the validators of the endpoint's request models, which are deferred until now.
 
-    Otherwise FastAPI's adapter of a model would be deferred too. It would then be built where
-    FastAPI no longer silences warnings of fields that only FastAPI reads.
+    FastAPI builds its own validator from each model while it silences some warnings of pydantic.
+    With a deferred model it would build this validator later, and the warnings would appear.
     """
     for parameter in signature(endpoint).parameters.values():
         for model in _models_in(parameter.annotation):

@@ -1,8 +1,8 @@
 """`ricordo doctor`: the state of this installation and its problems.
 
 It shows no key, and changes nothing without `--repair`. That option repairs conversations that stop
-their agents from answering. On SQLite no server may have the file open then. On PostgreSQL servers
-may run, and conversations with a running turn are not changed.
+their agents from answering, and wrong sizes of histories. On SQLite no server may have the file
+open then. On PostgreSQL servers may run, and conversations with a running turn are not changed.
 """
 
 import asyncio

@@ -54,7 +54,7 @@ Kind = Literal["agent", "archive", "conversation", "messages"]
 OWNERS = {"agent": tables.agents, "archive": tables.archives}
 # Called with rows of a table before their deletion, in the same transaction.
 BeforePurge = Callable[[Transaction, str, Sequence[Any]], None]
-# The deleting request also purges. The job only has work if that purge was interrupted.
+# The deleting request usually purges everything itself before the job starts.
 _GRACE = 60 * SECOND
 _JSON = messages.c.parts.type
 

@@ -202,7 +202,7 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
 def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
     """Yield a function that records the run for which this turn waits.
 
-    The function raises Invalid if that run itself waits for this turn.
+    The function raises Invalid if that run waits for this turn, directly or through other runs.
     """
     run_id = context.step.run_id
     waits = _waits_of(context)

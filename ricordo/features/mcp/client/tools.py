@@ -121,12 +121,12 @@ class McpRunner:
         except Unavailable as error:
             require_others_failure(error)
             await self._note(store, server, error)
-            raise type(error)(
-                f'The MCP server "{server.name}" failed: {error} Its tools do not work until it '
-                "answers again."
-            ) from error
+            advice = " Its tools do not work until it answers again."
+            if isinstance(error, CallTimedOut):  # other tools may work
+                advice = ""
+            raise type(error)(f'The MCP server "{server.name}" failed: {error}{advice}') from error
         raise Unavailable(
-            f'The MCP server "{server.name}" does not allow this tool: {served.reason}'
+            f'This tool of the MCP server "{server.name}" cannot be called: {served.reason}'
         )
 
     async def refresh(
@@ -281,7 +281,7 @@ class McpRunner:
         """Return the OAuth tokens of a server; refreshed tokens are stored."""
         key = (server.id, server.updated_at)
         if key not in self._tokens_by_server:
-            # If the server was changed, it has other tokens.
+            # A changed server may have other tokens, so drop those from before the change.
             self._tokens_by_server = {
                 server_key: tokens
                 for server_key, tokens in self._tokens_by_server.items()
@@ -293,12 +293,12 @@ class McpRunner:
         return SharedTokens(server.config["server_url"], self._tokens_by_server[key])
 
     async def connect(self, store: Store, server: McpServer, callback: str) -> str:
-        """Return the address where a person consents to this server's use.
+        """Return the address where a person consents to the use of an MCP server.
 
         Args:
             store: The database, which gets the tokens.
             server: The server, reached by HTTP.
-            callback: The address of this server to which the browser returns.
+            callback: The address of Ricordo to which the browser returns.
 
         Raises:
             Unavailable, Conflict: as `Consents.begin` does.

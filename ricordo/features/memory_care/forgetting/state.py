@@ -16,9 +16,10 @@ PERHAPS = "?"  # ends the id of an item that perhaps mentions the fact
 class Item:
     """A stored text that mentions the fact to forget.
 
-    `key` is unique among the items of its `kind`. `excerpts` are the sentences in it that mention
-    the fact. `where` names the agent, conversation, block or file. An item that `follows` is not
-    listed, but is cleaned together with any other item.
+    `key` names the text among those of its `kind`. A text with both kinds of matches makes two
+    items with the same `key`. `excerpts` are the sentences in it that match. `where` names the
+    agent, conversation, block or file. If `follows` is True, the owner does not see the item and
+    cannot choose it: it is cleaned in every removal.
     """
 
     kind: str
@@ -43,7 +44,7 @@ class Forgetting(ErasureFacts):
     conversation_id: str = ""
     # The local user. Facts from such a conversation are also proposed to this user's memory.
     local_user_id: str = ""
-    # The number of complete passes over all sources.
+    # How many attempts of the job have cleaned all sources at least once.
     passes: int = 0
     # Emptied at the end of the work.
     text: str = ""
@@ -54,7 +55,7 @@ class Forgetting(ErasureFacts):
     takes_all: bool = False
     takes_perhaps: bool = False
     is_never_again: bool = True
-    # Part of the choice may be by meaning.
+    # Sentences that mean nearly the same count as "perhaps" (see `Needle`).
     by_meaning: bool = False
     # If False, settings that others made in the user's agents are not changed
     # (`Belongings.fixed_agents`).
@@ -85,10 +86,10 @@ class Forgetting(ErasureFacts):
         return Needle("\n".join((self.text, *self.sentences)))
 
     def takes(self, item: Item) -> bool:
-        """Return whether the owner chose the item.
+        """Return whether the item is removed, because the owner chose it or it `follows`.
 
         Args:
-            item: A found item. One that `follows` others is always taken.
+            item: A found item.
         """
         if item.follows or item.id in self.ids:
             return True

@@ -67,9 +67,10 @@ def folder_of(runtime: Runtime) -> Path:
 async def review_courses(
     runtime: Runtime, new_texts: Mapping[str, str] | None = None
 ) -> CourseReview:
-    """Find all faults of a folder's courses, and store nothing.
+    """Find the faults of a folder's courses, and store nothing.
 
-    A course in which this check finds a fault is not applied.
+    A course whose file has no fault is also tried on this server. A course in which this check
+    finds a fault is not applied.
 
     Args:
         runtime: The running server.
@@ -106,7 +107,7 @@ def _warnings(course: Course, known_names: Collection[str]) -> str:
 
 
 def review_lines(review: CourseReview) -> list[Json]:
-    """Return each course of a review by its name: the sizes of its parts, or its faults."""
+    """Return the courses of a review as JSON, by name, with their faults, warnings and counts."""
     lines = []
     for name in sorted([*review.courses, *review.faults]):
         course = review.courses.get(name)
@@ -247,7 +248,7 @@ async def check(runtime: Runtime, name: str, text: str) -> Course:
         text: The text of the course's file.
 
     Raises:
-        Invalid: with every fault of the course.
+        Invalid: with the faults of the file, or else with the problems on this server.
         Unavailable: if the folder of courses cannot be read.
     """
     review = await review_courses(runtime, {name: text})
