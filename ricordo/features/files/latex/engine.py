@@ -64,7 +64,10 @@ _ESCAPED = {letter: rf"\{letter}" for letter in "{}$&#_%"} | {
     **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
 }
 _IS_WHOLE = re.compile(r"(?:\s|%[^\n]*\n)*\\documentclass\b")
-_ERROR = re.compile(r"(?:(?:\./)?notes\.tex:(?P<line>\d+): |! )(?P<text>.+)")
+# An error in another file than the notes, such as a package, is named by this file.
+_ERROR = re.compile(
+    r"(?:(?:\./)?notes\.tex:(?P<line>\d+): |(?:\S*/)?(?P<file>[^\s/:]+\.\w+):\d+: |! )(?P<text>.+)"
+)
 _SOURCE_LINE = re.compile(r"l\.(\d+) ?(.*)")
 _PAGES = re.compile(r"Output written on notes\.\w+ \((\d+) pages?")
 _WARNING = re.compile(
@@ -169,10 +172,10 @@ def document(title: str, content: str) -> str:
 
 
 def errors(log: str, is_whole: bool) -> list[str]:
-    """Return the errors in the log, each with its line in the content.
+    """Return the errors in the log, each with its line in the content or with its file.
 
     Args:
-        log: The engine's whole log.
+        log: The engine's log, or its last part.
         is_whole: True if the content is a whole document, so its lines have the numbers of the log.
     """
     sentences: dict[str, None] = {}
@@ -185,24 +188,29 @@ def errors(log: str, is_whole: bool) -> list[str]:
             continue
         following = map(_SOURCE_LINE.match, lines[number + 1 : number + 12])
         source = next(filter(None, following), None)
-        line_number = 0
-        if match["line"]:
-            line_number = int(match["line"])
-        elif source:
-            line_number = int(source[1])
-        if not is_whole:
-            line_number -= 1  # the line of the title
-        position = ""
-        if line_number > 0:
-            position = f"line {line_number}: "
-        elif match["line"]:
-            position = "in the title: "
+        position = _position(match, source, is_whole=is_whole)
         if source and source[2].strip():
             near = f"  ({source[2].strip()[-120:]})"
         else:
             near = ""
         sentences[f"{position}{match['text'].strip()[:300]}{near}"] = None
     return list(sentences)[:_MOST_ERRORS] or ["The LaTeX engine wrote no PDF and gave no reason."]
+
+
+def _position(error: re.Match[str], source_line: re.Match[str] | None, *, is_whole: bool) -> str:
+    """Return the beginning of an error's sentence: its line in the content, or its file."""
+    if error["file"]:
+        return f"in {error['file']}: "
+    line_number = 0
+    if error["line"]:
+        line_number = int(error["line"])
+    elif source_line:
+        line_number = int(source_line[1])
+    if not is_whole:
+        line_number -= 1  # the line of the title
+    if line_number > 0:
+        return f"line {line_number}: "
+    return "in the title: " if error["line"] else ""
 
 
 def findings(_settings: Settings) -> list[str]:

@@ -51,8 +51,8 @@ Json = dict[str, Any]
 class ShownTurn:
     """One run on a page: its messages in order, with steps folded.
 
-    The items are (kind, content): "user", "agent", "fold", "approval". `changes` are its
-    changes of memory, None until they are known. `versions` are the conversations that continued
+    The items are (kind, content): "user", "agent", "fold", "approval". `changes` are its changes of
+    memory; None if the caller may not see them. `versions` are the conversations that continued
     differently at this turn. `ending` says why the answer is missing or cut off; "" if it is
     complete, or if the turn has not ended.
     """
@@ -79,7 +79,7 @@ class Readers:
 
     `kind` is "own" for a conversation of the caller, "shared" for one without a user, and "other"
     for one of another user, whose name is `name`. `is_chosen` is set if the request names the
-    conversation.
+    conversation, in its query or its form.
     """
 
     kind: str
@@ -111,7 +111,7 @@ async def show_part(request: Request, agent_id: str) -> Response:
         "chat_part.html",
         agent=agent,
         conversation=conversation,
-        readers=await _readers(request, conversation),
+        readers=await _readers(request, conversation, is_chosen=bool(query.get("conversation"))),
         turns=await _turns(
             request,
             conversation,
@@ -314,12 +314,21 @@ async def undo(request: Request, agent_id: str) -> Response:
 
 
 async def _page(
-    request: Request, agent_id: str, *, status: int = 200, problem: str = "", draft: str = ""
+    request: Request,
+    agent_id: str,
+    conversation: Json | None = None,
+    *,
+    status: int = 200,
+    problem: str = "",
+    draft: str = "",
 ) -> Response:
+    """Return the page of this conversation; None: of the one that the query names."""
     api = Api(request)
     query = request.query_params
     agent = await api.get(f"/v1/agents/{agent_id}")
-    conversation = await _conversation(request, agent_id, query.get("conversation"))
+    is_chosen = conversation is not None or bool(query.get("conversation"))
+    if conversation is None:
+        conversation = await _conversation(request, agent_id, query.get("conversation"))
     home = f"/v1/conversations/{conversation['id']}/messages"
     messages = await _messages(api, home, before=query.get("before"), around=query.get("message"))
     older = ""
@@ -332,7 +341,9 @@ async def _page(
     is_newest = not query.get("before") and not query.get("message")
     turns = await _turns(request, conversation, messages, before_id=before_id, is_end=is_newest)
     if turns and turns[-1].ending == problem:
+        # The turn began, so the history has the problem and the message.
         problem = ""
+        draft = ""
     if query.get("edit"):
         draft = await _text_of(api, query["edit"], query.get("of") or conversation["id"])
     return await render(
@@ -341,7 +352,7 @@ async def _page(
         status=status,
         agent=agent,
         conversation=conversation,
-        readers=await _readers(request, conversation),
+        readers=await _readers(request, conversation, is_chosen=is_chosen),
         may_delete=not _is_default(conversation),
         lists=await _lists(request, agent_id, conversation),
         turns=turns,
@@ -387,7 +398,12 @@ async def _send(
             raise
         # Keep the typed text: if a turn began, it is in the history, otherwise in the input box.
         return await _page(
-            request, agent_id, status=min(error.status, 502), problem=str(error), draft=draft
+            request,
+            agent_id,
+            conversation,
+            status=min(error.status, 502),
+            problem=str(error),
+            draft=draft,
         )
     return done(request, f"{_path(agent_id, conversation)}#end")
 
@@ -606,7 +622,7 @@ async def own_conversation(request: Request, agent_id: str) -> str:
     return (await open_conversation(runtime, scope, DEFAULT, agent_id)).id
 
 
-async def _readers(request: Request, conversation: Json) -> Readers:
+async def _readers(request: Request, conversation: Json, *, is_chosen: bool) -> Readers:
     scope: Scope = request.scope[REQUEST_SCOPE]
     user_id = conversation["user_id"]
     kind = "other"
@@ -622,7 +638,7 @@ async def _readers(request: Request, conversation: Json) -> Readers:
         )
         name = names.get(user_id, "another user")
     may_write = scope.may("messages:write") and scope.owns(user_id)
-    return Readers(kind, name, may_write, bool(request.query_params.get("conversation")))
+    return Readers(kind, name, may_write, is_chosen)
 
 
 async def _blocks(request: Request, agent: Json, conversation: Json) -> list[Json]:
@@ -698,7 +714,10 @@ async def _message(api: Api, message_id: str, conversation_id: str) -> Json | No
 async def _turn_after(
     api: Api, conversation_id: str, shown: Sequence[Json], first_id: str
 ) -> list[Json]:
-    """Return the messages of another version that replace the turn beginning with `first_id`."""
+    """Return another version's messages from the place of the message `first_id` on.
+
+    The first turn in them is the other version of the turn that begins with `first_id`.
+    """
     ids = [message["id"] for message in shown]
     index = ids.index(first_id) if first_id in ids else 0
     before = ids[index - 1] if index else None

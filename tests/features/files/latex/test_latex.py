@@ -222,6 +222,15 @@ def test_errors_name_the_lines_of_the_content(tmp_path: Path) -> None:
         )
 
 
+def test_an_error_in_a_package_names_the_package(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"in geometry\.sty: .*nonsense undefined"):
+        rendered(
+            tmp_path,
+            "\\documentclass{article}\n\\usepackage[nonsense]{geometry}\n"
+            "\\begin{document}x\\end{document}",
+        )
+
+
 def test_latex_in_a_title_is_escaped() -> None:
     made = document("A\n\\write18{id} $x$\x00\u202e", "Body.")
     assert (

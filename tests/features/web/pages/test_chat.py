@@ -237,6 +237,28 @@ def test_a_failed_turn_shows_the_reason_and_keeps_the_message(talk: Talk, lines:
     assert "data-ending" in talk.page(message=talk.messages()[-1]["id"])
 
 
+def test_a_failed_form_shows_the_conversation_in_which_the_message_was_sent(
+    talk: Talk, lines: list[Any]
+) -> None:
+    begun = talk.http.post(f"{talk.home}/new")
+    conversation = begun.headers["location"].split("conversation=")[1]
+    lines.append(ModelError("llm_bad_request", "The model is gone."))
+    page = talk.say("Keep this.", conversation=conversation)
+    assert page.status_code == 400
+    assert f'data-conversation="{conversation}"' in page.text
+    transcript, box = page.text.split('<textarea id="message"')
+    assert "Keep this." in transcript.split('id="transcript"')[1]
+    assert "Keep this." not in box.split("</textarea>")[0], "sent again, it would be there twice"
+
+
+def test_a_refused_message_stays_in_the_box(talk: Talk) -> None:
+    page = talk.say("Keep this.", otid="x" * 100_000)
+    assert page.status_code >= 400
+    transcript, box = page.text.split('<textarea id="message"')
+    assert "Keep this." not in transcript
+    assert "Keep this." in box.split("</textarea>")[0]
+
+
 SILENT: list[tuple[ModelReply, str]] = [
     (ModelReply((), finish="content_filter"), "content filter withheld the answer"),
     (ModelReply((), finish="length"), "limit of tokens before it gave an answer"),
