@@ -18,8 +18,8 @@ from ricordo.storage.engine.store import Transaction
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _NO_LONGER = (
-    "The user who planned this message may no longer send messages: the key was revoked, or the "
-    "user is disabled or deleted."
+    "The user who planned this message may no longer send messages: the key was revoked or has "
+    "expired, or the user is disabled or deleted."
 )
 
 

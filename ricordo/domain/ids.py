@@ -1,4 +1,7 @@
-"""Public ids: a prefix, a dash and a uuid4 (the wire format of the retired Letta V1 server)."""
+"""Public ids: a prefix, a dash and a uuid, in the wire format of the retired Letta V1 server.
+
+A random id has a uuid4, and an id that is derived from a name has a uuid5.
+"""
 
 import re
 import secrets

@@ -22,10 +22,11 @@ Report = Callable[[int, int], None]
 class Job:
     """One piece of work.
 
-    Jobs with the same `key` never overlap. A job runs at most `most_attempts` times, and not before
-    `not_before`. A job with `is_single` is not added if one of its kind and key already waits,
-    since one update is enough. Times are in microseconds. `progress` holds `done` and `total`, and
-    `error` holds the `type` and `message` of the last failure.
+    Jobs with the same `key` never overlap. A job does not run before `not_before`. It fails after
+    `most_attempts` attempts. An attempt does not count if the server was shut down during it, or if
+    it found a conversation busy. A job with `is_single` is not added if one of its kind and key
+    already waits, since one update is enough. Times are in microseconds. `progress` holds `done`
+    and `total`, and `error` holds the `type` and `message` of the last failure.
     """
 
     kind: str
@@ -53,11 +54,13 @@ class JobHandler:
     """The function that does jobs of one kind: `await run(runtime, job, report)`.
 
     It may be killed at any point and run again, so it must be safe to repeat. Invalid and NotFound
-    end the job at once. After other errors the job is tried again, with growing waits, up to its
-    number of attempts. With `every_seconds` one such job is added at this interval.
+    end the job at once. After Busy the job is tried again as often as it takes. After other errors
+    it is tried again, with growing waits, up to its number of attempts. With `every_seconds` one
+    such job is added at this interval.
 
     A job that `adds_text` adds text to messages that are already stored. Forgetting therefore waits
-    for it. Such a job names its user, or the conversation in its payload's `conversation_id`.
+    for it, or deletes it if it is not due yet. Such a job names its user, or the conversation in
+    its payload's `conversation_id`.
     """
 
     kind: str

@@ -39,8 +39,8 @@ _PATIENCE = 20.0  # seconds that a job waits for its turn
 _LOOK_AGAIN = 30 * SECOND
 _MOST_PAUSES = 20  # `_LOOK_AGAIN` times this number is the longest time between two checks
 _NO_LONGER = (
-    "The sender of this message may no longer send it: the key was revoked, or the user is "
-    "disabled or deleted."
+    "The sender of this message may no longer send it: the key was revoked or has expired, or the "
+    "user is disabled or deleted."
 )
 _SCOPE = ("user_id", "subject_id", "user_name", "role", "caller", "key_id", "identifier")
 
@@ -186,7 +186,7 @@ def _request_of(tx: Transaction, job: Job) -> TurnRequest:
 def _scope_of(tx: Transaction, job: Job) -> Scope:
     """Return the sender's scope.
 
-    Raises Invalid if the key was revoked, or the user was disabled or deleted.
+    Raises Invalid if the key was revoked or has expired, or the user was disabled or deleted.
     """
     fields = job.payload["scope"]
     organization = Scope(job.organization_id)
@@ -195,16 +195,16 @@ def _scope_of(tx: Transaction, job: Job) -> Scope:
         user = users.find(tx, organization, scope.subject)
         if user is None or user.disabled_at is not None:
             raise Invalid(_NO_LONGER)
-    if scope.key_id and _is_revoked(tx, organization, scope.key_id):
+    if scope.key_id and _is_invalid(tx, organization, scope.key_id):
         raise Invalid(_NO_LONGER)
     return scope
 
 
-def _is_revoked(tx: Transaction, everything: Scope, key_id: str) -> bool:
+def _is_invalid(tx: Transaction, everything: Scope, key_id: str) -> bool:
     try:
         key = keys.get(tx, everything, key_id)
     except NotFound:
-        return False  # a login, whose key is not stored
+        return False  # a login or a token; `keys.get` returns only API keys
     return keys.authenticate(tx, key.hash) is None
 
 

@@ -1,10 +1,12 @@
-"""Documents that are read into memory blocks by sleeptime agents.
+"""Files of an agent's folders that one-off agents read into memory blocks.
 
-The block of a document has the folder's name as its label. Each file of the agent's folders is read
-once, by a one-off agent. A pass every half minute finds changes: new files, detached folders,
-deleted files. A job for each file creates the one-off agent, sends it the text in portions, and
-deletes it. A long file takes several jobs. A killed job continues with the same portion. Files are
-untrusted, and so are the resulting runs and texts. Policies of blocks apply.
+Each folder of an agent with sleeptime agents gets one block for all its files, whose label is the
+folder's name if that can be a label. Folders of users are not read. A pass every half minute finds
+changes: new files, detached folders, deleted files. Each file is read by its own one-off agent.
+Jobs create this agent, send it the text in portions, and delete it at the end; a long file takes
+several jobs. A killed job continues with the same portion. After the deletion of a file, the
+folder's other files are read again. Files are untrusted, and so are the resulting runs and texts.
+Policies of blocks apply.
 """
 
 import logging
@@ -139,7 +141,8 @@ async def _undo_readings(runtime: Runtime) -> None:
 def _delete_reading(tx: Transaction, reading: Reading) -> None:
     """Delete a reading.
 
-    If its file was deleted, the folder's other files are read again into an empty block.
+    If its file was read, at least in part, and then deleted, the folder's block is emptied and the
+    other files are read again. A block that a person created, or that may not be written, stays.
     """
     queries.remove(tx, reading.id)
     is_unread = reading.portions_done == 0
@@ -202,7 +205,8 @@ async def read(runtime: Runtime, job: Job, report: Report) -> None:
 async def _read_on(runtime: Runtime, reading: Reading, report: Report) -> Reading | None:
     """Send the next portions, and return the reading after that.
 
-    It is still "waiting" if portions are left. Returns None if `_source` does.
+    It is still "waiting" if portions are left. Returns None if the file need not be read any more,
+    for example after the folder was detached (see `_source`).
     """
     source = await runtime.store.write(lambda tx: _source(tx, reading))
     if source is None:

@@ -33,9 +33,11 @@ Kind = Literal["file", "note", "waiting"]
 class SyncedItem:
     """A synced file or note without its content.
 
-    `name` is the path of a file, or the label of a note's block. `there_id` is its id in Open
-    WebUI, and `seen` names the state in Open WebUI that had this content. If Open WebUI refused the
-    item, `there_id` is "" and `seen` is the reason. `digest` is the content's SHA-256 in hex.
+    The `kind` "waiting" is the note that shows the waiting proposals; its content here is empty.
+    `name` is the path of a file, the label of a note's block, or the title of the waiting note.
+    `there_id` is its id in Open WebUI, and `seen` names the state in Open WebUI that had this
+    content; "" means that the item has to be synced again. If Open WebUI refused the item,
+    `there_id` is "" and `seen` is the reason. `digest` is the content's SHA-256 in hex.
     """
 
     id: str
@@ -72,7 +74,7 @@ _DELETE = delete(openwebui_items).where(_this)
 
 
 def of_remote(tx: Transaction, remote_id: str, kind: Kind) -> Sequence[SyncedItem]:
-    """Return the items of this kind, by their names.
+    """Return the items of this kind, sorted by name.
 
     Args:
         tx: The transaction.
