@@ -144,7 +144,7 @@ def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None)
         raise Conflict(f"This fact is {fact.state} already. Change the current one instead.")
     corrected = replace(fact, kind=changed.kind or fact.kind)
     if changed.sentence is not None:
-        corrected = _reworded(corrected, changed.sentence)
+        corrected = _reworded(fact, changed.sentence, corrected.kind)
     holds_from = corrected.holds_from if changed.holds_from is None else changed.holds_from
     holds_until = corrected.holds_until if changed.holds_until is None else changed.holds_until
     if changed.is_open:
@@ -202,8 +202,9 @@ def add(
     now = tx.clock.now()
     draft = next(iter(drafts_in("", sentence, now)), None)
     if draft is None:
-        draft = with_time(FactDraft(sentence, kind or "who", ()), now)
-    draft = replace(draft, sentence=sentence, kind=kind or draft.kind, evidence=(), source="user")
+        draft = FactDraft(sentence, kind or "who", ())
+    draft = _as_kind(draft, kind or draft.kind, now)
+    draft = replace(draft, sentence=sentence, evidence=(), source="user")
     holds_from, holds_until = holding(draft, now)
     fact = UserFact(
         id=new_id("fact"),
@@ -269,12 +270,21 @@ def set_egress(
     return label
 
 
-def _reworded(fact: UserFact, sentence: str) -> UserFact:
-    """Return the fact with another sentence, and with the values that the rules read from it."""
+def _reworded(fact: UserFact, sentence: str, kind: FactKind) -> UserFact:
+    """Return the fact with another sentence and this kind.
+
+    It gets the values that the rules read from the sentence.
+    """
     sentence = _sentence(sentence)
-    old_draft, draft = _read(fact, fact.sentence), _read(fact, sentence)
+    old_draft = _read(fact, fact.sentence, fact.kind)
+    draft = _read(fact, sentence, kind)
     new = replace(
-        fact, sentence=sentence, subject=draft.subject, slot=draft.slot, value=draft.value
+        fact,
+        sentence=sentence,
+        kind=kind,
+        subject=draft.subject,
+        slot=draft.slot,
+        value=draft.value,
     )
     if draft.time == old_draft.time:
         return new
@@ -296,12 +306,22 @@ def _reworded(fact: UserFact, sentence: str) -> UserFact:
     )
 
 
-def _read(fact: UserFact, sentence: str) -> FactDraft:
-    """Return the first fact that the rules read in a sentence about this fact."""
+def _read(fact: UserFact, sentence: str, kind: FactKind) -> FactDraft:
+    """Return the first fact that the rules read in a sentence about this fact, as this kind."""
     draft = next(iter(drafts_in("", sentence, fact.said_at)), None)
     if draft is None:
-        draft = FactDraft(sentence, fact.kind, (), subject=fact.subject)
-    return with_time(replace(draft, kind=fact.kind), fact.said_at)
+        draft = FactDraft(sentence, kind, (), subject=fact.subject)
+    return _as_kind(draft, kind, fact.said_at)
+
+
+def _as_kind(draft: FactDraft, kind: FactKind, said_at: int) -> FactDraft:
+    """Return the draft with another kind, and with the time that its sentence then names.
+
+    For a plan, a date without a year is the next such date.
+    """
+    if draft.kind != kind:
+        draft = replace(draft, kind=kind, time=None)
+    return with_time(draft, said_at)
 
 
 def _sentence(text: str) -> str:

@@ -232,13 +232,27 @@ async def test_a_corrected_date_moves_the_end_of_a_plan(book: FactBook) -> None:
     assert new.holds_from == plan.holds_from
 
 
-async def test_the_date_of_an_added_plan_is_the_next_one(book: FactBook) -> None:
-    sentence = "My exam is on 20 May."
+# The rules alone take the second one for a fact of another kind.
+@pytest.mark.parametrize(
+    "sentence", ["My exam is on 20 May.", "I have a dentist appointment on 20 May."]
+)
+async def test_the_date_of_an_added_plan_is_the_next_one(book: FactBook, sentence: str) -> None:
     plan = await book.store.write(
         lambda tx: decisions.add(tx, book.user, sentence, "plan", book.user.id)
     )
     assert plan.holds_until
     assert plan.holds_until > plan.said_at
+
+
+async def test_a_fact_that_becomes_a_plan_with_a_corrected_date_ends_with_it(
+    book: FactBook,
+) -> None:
+    await book.say("I have a piano lesson on 20 May.", at="2026-04-01")
+    (fact,) = await book.facts()
+    assert (fact.kind, fact.holds_until) == ("who", None)
+    change = FactChange(sentence="I have a piano lesson on 21 May.", kind="plan")
+    plan = await book.changed(lambda tx: decisions.change(tx, fact, change, book.user.id))
+    assert (plan.kind, plan.holds_until) == ("plan", midnight("05-22"))
 
 
 async def test_a_corrected_sentence_keeps_an_end_that_a_person_set(book: FactBook) -> None:
