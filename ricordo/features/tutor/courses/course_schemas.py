@@ -61,7 +61,7 @@ def write_schemas(course: Course, data_dir: Path) -> None:
         if schema and schema.fields == block.fields and not _is_made(path, course.file_name):
             continue  # another course or a person wrote the same fields
         if schema is None or path.read_text("utf-8") != text:
-            write_file(path, text)
+            write_file(path, text.encode())
 
 
 def _path_of(block: CourseBlock, data_dir: Path) -> Path:
@@ -80,12 +80,12 @@ def _is_foreign(block: CourseBlock, data_dir: Path) -> bool:
     return not _is_made(_path_of(block, data_dir))
 
 
-def write_file(path: Path, text: str) -> None:
-    """Replace the file's text in one step: all of it or nothing.
+def write_file(path: Path, content: bytes) -> None:
+    """Replace the file's content in one step: all of it or nothing.
 
     Args:
         path: The file. Missing folders are created.
-        text: The whole text, which is written in UTF-8.
+        content: The whole content.
 
     Raises:
         Unavailable: The file cannot be written.
@@ -94,7 +94,7 @@ def write_file(path: Path, text: str) -> None:
     temporary = path.with_name(f"{path.name}.{token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_text(text, "utf-8")
+        temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from ricordo.agents.lifecycle import delete_agent
 from ricordo.domain.ids import new_id
 from ricordo.domain.text import Json
-from ricordo.errors import Collision, Invalid, NotFound, RicordoError
+from ricordo.errors import Collision, Invalid, NotFound, RicordoError, Unavailable
 from ricordo.features.tutor.courses import queries
 from ricordo.features.tutor.courses.applying import (
     SCOPE,
@@ -272,22 +272,42 @@ async def put(runtime: Runtime, name: str, text: str) -> StoredCourse:
     """
     course = await check(runtime, name, text)
     path = folder_of(runtime) / name / FILE
-    old_text = await offload(
-        lambda: path.read_text("utf-8", "replace") if path.exists() else None, SMALL + 1
-    )
-    await offload(lambda: write_file(path, text), SMALL + 1)
+    old_content = await offload(lambda: _content_of(path), SMALL + 1)
+    await offload(lambda: write_file(path, text.encode()), SMALL + 1)
     try:
         return await apply(runtime, course)
     except RicordoError:  # a tool or folder that the course needs was just deleted
-        await offload(lambda: _restore(path, old_text), SMALL + 1)
+        await offload(lambda: _restore(path, old_content), SMALL + 1)
         raise
 
 
-def _restore(path: Path, text: str | None) -> None:
-    if text is None:
-        path.unlink(missing_ok=True)
+def _content_of(path: Path) -> bytes | None:
+    """Return the file's content; None if there is no file. Raises Unavailable."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(
+            f"{path} cannot be read: {error.strerror}. Check its permissions."
+        ) from error
+
+
+def _restore(path: Path, content: bytes | None) -> None:
+    if content is None:
+        _delete_file(path)
     else:
-        write_file(path, text)
+        write_file(path, content)
+
+
+def _delete_file(path: Path) -> None:
+    """Delete the file if it exists. Raises Unavailable."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise Unavailable(
+            f"{path} cannot be deleted: {error.strerror}. Check its permissions."
+        ) from error
 
 
 async def remove(runtime: Runtime, name: str) -> None:
@@ -301,10 +321,11 @@ async def remove(runtime: Runtime, name: str) -> None:
 
     Raises:
         NotFound: if there is no such course.
+        Unavailable: if the file cannot be deleted. Nothing is deleted then.
     """
     stored = await runtime.store.read(lambda tx: queries.get(tx, SCOPE, name))
     path = folder_of(runtime) / name / FILE
-    await offload(lambda: path.unlink(missing_ok=True), SMALL + 1)
+    await offload(lambda: _delete_file(path), SMALL + 1)
     for agent_id in stored.agents.values():
         with suppress(NotFound):
             await delete_agent(runtime, SCOPE, agent_id)

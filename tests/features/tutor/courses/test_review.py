@@ -13,6 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ricordo.cli import app
+from ricordo.errors import Unavailable
+from ricordo.features.tutor.courses import service
 from ricordo.features.tutor.courses.course_file import findings
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.settings import Settings
@@ -201,6 +203,39 @@ def test_a_course_check_without_courses_exits_with_1(
     monkeypatch.setenv("RICORDO_DATA_DIR", str(tmp_path))
     result = CliRunner().invoke(app, ["course", "check"])
     assert (result.exit_code, "ricordo course new NAME" in result.output) == (1, True)
+
+
+def test_a_course_that_cannot_be_applied_any_more_leaves_its_file_unchanged(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise Unavailable("The folder is read-only.")
+
+    path = course_file(server, "lab", GOOD)
+    monkeypatch.setattr(service, "write_schemas", fail)
+    for content in (GOOD.replace("\n", "\r\n").encode(), b"# \xff\n" + GOOD.encode()):
+        path.write_bytes(content)
+        source = {"source": GOOD.replace("Essay", "New")}
+        assert "read-only" in refused(http.put("/v1/courses/lab", json=source), 503)
+        assert path.read_bytes() == content
+    path.unlink()
+    assert "read-only" in refused(http.put("/v1/courses/lab", json={"source": GOOD}), 503)
+    assert not path.exists()
+    server.provoked()
+
+
+def test_a_course_file_that_cannot_be_replaced_or_deleted_is_reported(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    path = course_file(server, "lab", GOOD)
+    ok(http.post("/v1/courses/apply"))
+    path.unlink()
+    path.mkdir()
+    assert "cannot be read" in refused(http.put("/v1/courses/lab", json={"source": GOOD}), 503)
+    assert "cannot be deleted" in refused(http.delete("/v1/courses/lab"), 503)
+    server.provoked()
+    path.rmdir()
+    ok(http.delete("/v1/courses/lab"))
 
 
 def test_the_doctor_lists_faults_of_course_files(
