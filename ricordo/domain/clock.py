@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Protocol, overload
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -104,15 +104,15 @@ def parse_date(text: str, zone: tzinfo, *, name: str, end: bool = False) -> int:
         text: The date or time.
         zone: The time zone of a text that names none.
         name: The name of the field, for the error.
-        end: A bare date means the last microsecond of its day instead of the first.
+        end: A bare date means the last microsecond of its day instead of the first; a week means
+            its Monday.
 
     Raises:
         Invalid: The text is no such date or time.
     """
     try:
         parsed = datetime.fromisoformat(text)
-        # Every ISO form with a time is longer than a bare date.
-        if end and len(text) <= len("2026-01-01"):
+        if end and _is_bare_date(text):
             parsed += timedelta(days=1, microseconds=-1)
         return min(max(to_micros(parsed, zone), EARLIEST), LATEST)
     except (ValueError, OverflowError) as error:
@@ -120,6 +120,14 @@ def parse_date(text: str, zone: tzinfo, *, name: str, end: bool = False) -> int:
         raise Invalid(
             f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
         ) from error
+
+
+def _is_bare_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_timestamp(text: str, zone: tzinfo, *, name: str = "created_at") -> int:

@@ -364,7 +364,10 @@ class LabelledText:
     text: str
 
     def lines(self) -> frozenset[str]:
-        """Return its lines in normal form, and the values of lines such as "name: value"."""
+        """Return its lines in normal form, and the values of lines such as "name: value".
+
+        Lines and values of fewer than `SHORTEST_LINE` characters are left out.
+        """
         lines: set[str] = set()
         for line in self.text.split("\n"):
             for part in (line, line.partition(": ")[2]):

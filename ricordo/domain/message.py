@@ -50,7 +50,8 @@ class ImagePart:
     """A picture: base64 `data` with its media type, or the `url` where it is stored.
 
     `text` is its caption or the text in it. A program or a model read it, so it is untrusted. It is
-    None before the picture is read, and "" if nothing was found. Providers do not get it.
+    None before the picture is read, and "" if nothing was found. Searches and summaries read it;
+    the agent's model gets the picture alone.
     """
 
     media_type: str

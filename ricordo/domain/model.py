@@ -172,7 +172,7 @@ class ModelRequest:
     """One model call: the transcript, the system message first.
 
     Hidden text is marked, so that a model reads nothing that people cannot see. Only texts with a
-    provider's signature stay unmarked, since it proves the exact text.
+    provider's signature, and redacted reasoning, stay unmarked, since the provider checks them.
 
     `forced_tool` overrides `tool_choice`. `logprobs` asks for the probabilities of the answer's
     tokens, with this many alternatives for each; None asks for none.

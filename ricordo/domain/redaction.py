@@ -185,7 +185,8 @@ def _is_password(match: re.Match[str]) -> bool:
     """Return True for a password that follows the word for it.
 
     After an equals sign any word counts. After a colon, nearly any word counts at the end of a
-    line. Elsewhere a word counts only if it has mixed case, digits or signs.
+    line. Elsewhere a word counts only if it has mixed case, digits or signs, or if it is the
+    writer's own ("My password is sunshine.").
     """
     word = match["secret"].rstrip(_ENDINGS)
     if word.lower() in _NO_PASSWORDS or _DATE_OR_LENGTH.fullmatch(word) or not _is_no_code(match):

@@ -1,4 +1,4 @@
-"""Remotes: repositories and databases elsewhere, kept in sync with a user's memory."""
+"""Remotes: repositories and databases elsewhere, kept in sync with the memory of a chain."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

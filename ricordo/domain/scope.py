@@ -154,8 +154,9 @@ class Scope:
 
     `subject_id` limits the data to one user's and shared data (NOBODY: shared only; None: all).
     `user_id`, `user_name` and `identifier` describe the user who asks, or whom the caller acts for.
-    `caller` names the service or administrator that acts for somebody. `reach` is set for a
-    browser's token, which may use only the routes in `api/guard.py`. `limits` are set for stored
+    `caller` names a service, an administrator that acts for somebody, or background work. `reach`
+    is set for a token of a browser or of another program, which may use only the routes in
+    `api/guard.py`. `limits` are set for stored
     keys. `is_local_user` is true for a person who uses a server without keys on the same machine.
     """
 
@@ -268,11 +269,11 @@ class Scope:
     def may_decide_for(self, owner_kind: str, owner_id: str) -> bool:
         """Return True if the caller may approve and reject changes of this owner's memory.
 
-        The memory of an agent belongs to everyone who sees all data of the organization.
+        All memory except users' belongs to everyone who sees all data of the organization.
 
         Args:
-            owner_kind: "user" or "agent".
-            owner_id: The id of the user or agent.
+            owner_kind: The kind of the owner, such as "user" or "agent".
+            owner_id: The id of the owner.
         """
         if self.decides_for_everybody:
             return True

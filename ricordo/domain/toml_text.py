@@ -27,7 +27,7 @@ _WIDEST = 100
 
 
 def write_toml(entries: Mapping[str, FieldValue]) -> str:
-    """Write each entry as a line of TOML.
+    """Write each entry as a key of TOML, with its value on one or more lines.
 
     None becomes "", since TOML has no null.
     """

@@ -23,7 +23,8 @@ class ChangeMetadata:
         reason: The reason, which the history shows.
         is_untrusted: The step had read untrusted content.
         is_quoted: The agent quoted words of the user, from this turn, that ask for the change.
-        approved_by: The owner who accepted the proposal of `author`, or None.
+        approved_by: The owner who accepted the change of `author`: who approved the proposal, or
+            pushed or pulled the commit. None without one.
         made_at: The time of the change at a remote (microseconds), if known.
     """
 
@@ -90,10 +91,15 @@ class ChangeMetadata:
         Raises:
             Forbidden: The change would have to be proposed, or is not allowed at all.
         """
-        if self.policy_decision(policy, chain) != "apply":
+        decision = self.policy_decision(policy, chain)
+        if decision == "refuse":
+            advice = "it. Ask its owner."
+        else:
+            advice = "it directly. Propose the change instead."
+        if decision != "apply":
             raise Forbidden(
                 f'Block "{label}" has the policy {policy}: {self.author.kind} {self.author.id} may '
-                "not change it directly. Propose the change instead."
+                f"not change {advice}"
             )
 
 
@@ -129,7 +135,7 @@ class BlockVersion:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A change that waits for the block's owner.
+    """A change that waits for the block's owner, or is already decided.
 
     Times are in microseconds.
 

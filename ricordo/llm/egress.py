@@ -92,6 +92,7 @@ async def embed(
         Forbidden: if the work has read a text that the embedder's provider may not see. A query may
             repeat that text in other words. Also if one of the texts repeats such a text.
         ModelError: if the call fails, or a budget is used up.
+        Unavailable: if the model's package or files are missing.
         RuntimeError: if a provider's model is called without a payer, which is a fault of ours.
     """
     destination = clearance.networks.of_model(embedder.info)

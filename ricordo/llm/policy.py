@@ -425,7 +425,7 @@ def error_from_status(
 
     Args:
         provider: The provider's name, with which the message begins.
-        status: The HTTP status, 400 or higher.
+        status: The HTTP status, which is not 200.
         body: The answer as bytes, text or decoded JSON.
         headers: The headers of the answer, which may name a wait; None if they are not known.
     """

@@ -107,3 +107,9 @@ def test_a_time_that_some_zone_cannot_show_is_refused() -> None:
         moment = parse_timestamp(text, zone(place))
         assert to_datetime(moment - 10_000).astimezone(zone("Etc/GMT+12"))
         assert to_datetime(moment + 10_000).astimezone(zone("Pacific/Kiritimati"))
+
+
+def test_a_week_with_an_hour_is_no_bare_date() -> None:
+    start = parse_date("2026W48T10", UTC, name="start_date")
+    assert parse_date("2026W48T10", UTC, name="end_date", end=True) == start
+    assert to_datetime(start) == datetime(2026, 11, 23, 10, tzinfo=UTC)

@@ -15,8 +15,10 @@ import ricordo.domain
 from ricordo.domain.block import require_label
 from ricordo.domain.ids import is_id, new_id, part_otid
 from ricordo.domain.run import StopReason, status_after
+from ricordo.domain.scope import Actor
 from ricordo.domain.usage import Usage
-from ricordo.errors import Invalid
+from ricordo.domain.version import ChangeMetadata
+from ricordo.errors import Forbidden, Invalid
 
 NOUNS = """Agent Message Block BlockVersion Proposal Passage Tool ToolRule Run Step User Job Conversation Archive
 RunStarted TextDelta ReasoningDelta ToolCallDelta StepSaved ApprovalAsked Compacted RunEnded Failed""".split()
@@ -140,3 +142,11 @@ def test_usages_are_added_by_kind_and_unreported_counts_stay_unreported() -> Non
     total = Usage(10, 5, cached_tokens=4) + Usage(20, 7, reasoning_tokens=3)
     assert total == Usage(30, 12, cached_tokens=4, cache_write_tokens=None, reasoning_tokens=3)
     assert total.total_tokens == 42
+
+
+def test_a_refused_change_is_advised_to_be_proposed_only_where_it_can_be() -> None:
+    metadata = ChangeMetadata(Actor("agent", "agent-1"))
+    with pytest.raises(Forbidden, match=r"Propose the change instead\.$"):
+        metadata.require("human", "propose", None)
+    with pytest.raises(Forbidden, match=r"may not change it\. Ask its owner\.$"):
+        metadata.require("human", "read_only", None)

@@ -225,9 +225,9 @@ class RelatedWords:
         self._near: Callable[[str], tuple[str, ...]] = lru_cache(_CACHED_WORDS)(self._look_up)
 
     def of(self, text: str) -> dict[str, tuple[str, ...]]:
-        """Return the nearest words for each lower-case English word of a question, nearest first.
+        """Return the nearest words for the first 24 lower-case words of a question, nearest first.
 
-        The word itself may be among them.
+        A word without near words is left out. The word itself may be among its nearest words.
         """
         question_words = list(dict.fromkeys(_WORD.findall(text[:2000])))[:MOST_WORDS]
         return {word: near for word in question_words if (near := self._near(word))}
