@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from sqlalchemy import Index, UniqueConstraint, and_, delete, insert, or_, select
+from sqlalchemy import Index, UniqueConstraint, and_, delete, insert, or_, select, update
 
 from ricordo.features.files.folders.tables import files, folders, folders_agents
 from ricordo.features.groups.queries import groups
@@ -19,8 +19,9 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import numbers, reference, root, seq, strings, table, timestamps
 
 # In the state "read", the whole file is read, but the one-off agent may still exist. In the state
-# "done", it is deleted. Its id is never used for another agent.
-ReadingStatus = Literal["waiting", "read", "done", "failed"]
+# "done", it is deleted. Its id is never used for another agent. In the state "stale", the block was
+# emptied during the reading: a pass then deletes the reading, and its file is read again.
+ReadingStatus = Literal["waiting", "read", "done", "failed", "stale"]
 _MOST = 500  # new files found in one pass
 
 readings = table(
@@ -102,10 +103,11 @@ _NEW = (
     .order_by(files.c.seq)
     .limit(_MOST)
 )
+_IS_STALE = readings.c.status == "stale"
 _GONE = (
     _READINGS.select.outerjoin(folders_agents, _IS_ATTACHED)
     .outerjoin(files, _EXISTS)
-    .where(or_(folders_agents.c.seq.is_(None), files.c.seq.is_(None)))
+    .where(or_(folders_agents.c.seq.is_(None), files.c.seq.is_(None), _IS_STALE))
     .order_by(readings.c.seq)
 )
 _OPEN = readings.c.status.in_(("waiting", "read"))
@@ -123,8 +125,8 @@ _BLOCKS_LEFT = (
     )
     .where(folders_agents.c.seq.is_(None))
 )
-# Only the job that reads the file writes these columns.
-save = _READINGS.updates("status", "portions_done", "attempts", locked=None)
+# Only the job that reads the file writes these columns, unless the reading became stale.
+save = _READINGS.updates("status", "portions_done", "attempts", where=~_IS_STALE)
 
 
 def unread(tx: Transaction) -> list[tuple[str, str, str, str]]:
@@ -168,7 +170,7 @@ def waiting(tx: Transaction) -> list[Reading]:
 
 
 def gone(tx: Transaction) -> list[Reading]:
-    """Return the readings whose folder was detached or whose file was deleted.
+    """Return the readings whose folder was detached or whose file was deleted, and stale ones.
 
     Args:
         tx: The transaction, or a read.
@@ -187,7 +189,7 @@ def remove(tx: Transaction, reading_id: str) -> None:
 
 
 def restart(tx: Transaction, agent_id: str, folder_id: str) -> None:
-    """Delete the ended readings of an agent's folder.
+    """Delete the ended readings of an agent's folder, and make the open ones stale.
 
     Its files are then read again.
 
@@ -197,7 +199,8 @@ def restart(tx: Transaction, agent_id: str, folder_id: str) -> None:
         folder_id: The folder.
     """
     is_of_folder = (readings.c.agent_id == agent_id) & (readings.c.folder_id == folder_id)
-    tx.run(delete(readings).where(is_of_folder, ~_OPEN))
+    tx.run(delete(readings).where(is_of_folder, readings.c.status.in_(("done", "failed"))))
+    tx.run(update(readings).where(is_of_folder, _OPEN).values(status="stale"))
 
 
 def is_attached(tx: Transaction, agent_id: str, folder_id: str) -> bool:

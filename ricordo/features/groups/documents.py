@@ -117,9 +117,11 @@ def _add_jobs(tx: Transaction) -> None:
 
 
 async def _undo_readings(runtime: Runtime) -> None:
-    for reading in await runtime.store.read(queries.gone):
-        await _delete_reader(runtime, reading)
-        await runtime.store.write(lambda tx, reading=reading: _delete_reading(tx, reading))  # type: ignore[misc]
+    # Deleting a reading can make other ones stale.
+    while readings := await runtime.store.read(queries.gone):
+        for reading in readings:
+            await _delete_reader(runtime, reading)
+            await runtime.store.write(lambda tx, reading=reading: _delete_reading(tx, reading))  # type: ignore[misc]
     for document_block in await runtime.store.read(queries.blocks_left):
 
         def remove(tx: Transaction, document_block: DocumentBlock = document_block) -> None:
@@ -146,7 +148,9 @@ def _delete_reading(tx: Transaction, reading: Reading) -> None:
     """
     queries.remove(tx, reading.id)
     is_unread = reading.portions_done == 0
-    if is_unread or not queries.is_attached(tx, reading.agent_id, reading.folder_id):
+    is_file_deleted = files.find_file(tx, reading.file_id) is None
+    is_attached = queries.is_attached(tx, reading.agent_id, reading.folder_id)
+    if is_unread or not is_file_deleted or not is_attached:
         return
     block = _block(
         tx, reading.organization_id, queries.block_of(tx, reading.agent_id, reading.folder_id)

@@ -4,6 +4,7 @@ A temporary agent reads them once, into a block that is deleted with the folder.
 """
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -14,6 +15,7 @@ from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
 from ricordo.features.groups import document_queries, documents
+from ricordo.features.groups.document_queries import Reading
 from ricordo.llm.scripted import Line, call
 from ricordo.storage import blocks
 from tests.features.groups.test_sleeptime import main_agent, wait_until
@@ -172,6 +174,50 @@ def test_deleting_a_file_removes_its_notes_and_rereads_the_others(
     find_documents(server)
     wait_until(lambda: "Kiwis." in text_of(http, agent, "Stock"))
     assert "Grapes." not in text_of(http, agent, "Stock")
+
+
+@pytest.mark.parametrize("portions", [1, 3])
+def test_deleting_a_file_rereads_a_file_that_is_being_read(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch, portions: int
+) -> None:
+    monkeypatch.setattr(documents, "_CHARACTERS", 500)
+    monkeypatch.setattr(documents, "_PORTIONS_AT_ONCE", portions)
+    monkeypatch.setattr(documents, "_add_jobs", lambda _tx: None)
+    server.answers_with(notes)
+    agent = main_agent(http)["id"]
+    words = ("One", "Two", "Three")
+    long = "\n".join(f"{word} {'x' * 490}" for word in words)
+    folder = folder_with(http, f"Half {portions}", long=long)
+    gone = upload(http, folder, "gone", "Grapes.")
+    attach(http, agent, folder)
+    find_documents(server)
+
+    def open_readings() -> list[Reading]:
+        return [one for one in server.read(document_queries.waiting) if one.agent_id == agent]
+
+    def read(reading: Reading) -> None:
+        job = Job(documents.READ, reading.organization_id, {"reading_id": reading.id})
+        server.run(documents.read(server.runtime, job, lambda _done, _all: None))
+
+    long_reading, gone_reading = open_readings()
+    read(gone_reading)
+
+    async def killed(*_arguments: Any) -> None:
+        raise _KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(documents, "_delete_reader", killed)
+        with suppress(_KilledError):
+            read(long_reading)
+    assert "Word: One" in text_of(http, agent, f"Half {portions}")
+    assert http.delete(f"/v1/folders/{folder}/{gone}").status_code == 204
+    find_documents(server)
+    while left := open_readings():
+        read(left[0])
+    text = text_of(http, agent, f"Half {portions}")
+    assert [text.count(f"Word: {word}") for word in words] == [1, 1, 1]
+    assert "Grapes." not in text
+    assert hidden_agents(http) == []
 
 
 def test_a_failed_reading_is_retried_at_the_same_portion(
