@@ -52,6 +52,8 @@ _LONGEST = 200_000  # characters of a text that are compared by words
 _MOST_WORDS = 60
 # A line that contains only a list's mark or a field's name.
 _EMPTY_LINE = re.compile(r"^[\s>*+#•–—-]*+(?:\d{1,3}[.)]\s*+)?$")
+# JSON inside a string that is nested deeper, with the levels around the string, is read as text.
+_DEEPEST = 100
 # Names of columns and members whose JSON people and programs choose freely. Numbers in it, for
 # example a phone number, are read like texts, and no name is opaque. All other JSON has a form that
 # its readers need, so only its texts are changed.
@@ -193,20 +195,23 @@ def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
     return "\n".join(lines)
 
 
-def change_strings(value: Any, change: Callable[[str], str], *, is_free: bool = False) -> Any:
+def change_strings(
+    value: Any, change: Callable[[str], str], *, is_free: bool = False, depth: int = 0
+) -> Any:
     """Return a JSON value with changed texts, including texts of JSON inside a string.
 
     Args:
         value: Any JSON value; it is not changed itself.
         change: Returns the new text for a text.
         is_free: The value is free JSON (see `FREE`), such as JSON inside a string or metadata.
+        depth: The number of objects and lists around the value. Callers leave it out.
     """
-    go_on = partial(change_strings, change=change, is_free=is_free)
+    go_on = partial(change_strings, change=change, is_free=is_free, depth=depth + 1)
     if isinstance(value, str):
-        inner = _json_in(value)
+        inner = _json_in(value, _DEEPEST - depth)
         if inner is None:
             return change(value)
-        changed = change_strings(inner, change, is_free=True)
+        changed = change_strings(inner, change, is_free=True, depth=depth)
         return value if changed == inner else orjson.dumps(changed).decode()
     if is_free and _is_number(value):
         changed = change(str(value))
@@ -223,20 +228,24 @@ def change_strings(value: Any, change: Callable[[str], str], *, is_free: bool = 
     return value
 
 
-def strings_in(value: Any, *, is_all: bool = False, is_free: bool = False) -> Iterator[str]:
+def strings_in(
+    value: Any, *, is_all: bool = False, is_free: bool = False, depth: int = 0
+) -> Iterator[str]:
     """Yield the texts of a JSON value, with the numbers of free JSON.
 
     Args:
         value: Any JSON value.
         is_all: Yield names and ids too.
         is_free: The value is free JSON (see `FREE`), such as JSON inside a string or metadata.
+        depth: The number of objects and lists around the value. Callers leave it out.
     """
+    go_on = partial(strings_in, is_all=is_all, is_free=is_free, depth=depth + 1)
     if isinstance(value, str):
-        inner = _json_in(value)
+        inner = _json_in(value, _DEEPEST - depth)
         if inner is None:
             yield value
         else:
-            yield from strings_in(inner, is_all=is_all, is_free=True)
+            yield from strings_in(inner, is_all=is_all, is_free=True, depth=depth)
     elif is_free and _is_number(value):
         yield str(value)
     elif isinstance(value, Mapping):
@@ -244,10 +253,10 @@ def strings_in(value: Any, *, is_all: bool = False, is_free: bool = False) -> It
             if is_all:
                 yield str(name)
             if is_all or not _is_opaque(name, is_free):
-                yield from strings_in(member, is_all=is_all, is_free=_is_free(name, is_free))
+                yield from go_on(member, is_free=_is_free(name, is_free))
     elif isinstance(value, list | tuple):
         for member in value:
-            yield from strings_in(member, is_all=is_all, is_free=is_free)
+            yield from go_on(member)
 
 
 def _is_free(name: str, is_free: bool) -> bool:
@@ -263,16 +272,34 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _json_in(text: str) -> Any:
-    """Return the object or list that a string holds as JSON, or None."""
+def _json_in(text: str, levels: int) -> Any:
+    """Return the object or list that a string holds as JSON, or None.
+
+    One with more than `levels` nested objects and lists gives None too.
+    """
     if text[:1] in ("{", "[") and text.rstrip()[-1:] in ("}", "]"):
         try:
             value = orjson.loads(text)
         except ValueError:
             return None
-        if isinstance(value, dict | list):
+        if isinstance(value, dict | list) and not _is_deeper(value, levels):
             return value
     return None
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Return whether members of a JSON value lie in more than this number of objects and lists."""
+    members = [value]
+    for _ in range(max(0, levels) + 1):
+        containers = [member for member in members if isinstance(member, dict | list)]
+        members = [
+            member
+            for container in containers
+            for member in (container.values() if isinstance(container, dict) else container)
+        ]
+        if not members:
+            return False
+    return True
 
 
 def _are_near(part: frozenset[str], sentence: frozenset[str]) -> bool:

@@ -1,11 +1,19 @@
 """Sentences that an agent names for forgetting, with a redacted secret."""
 
+from functools import partial
 from itertools import product
 
+import orjson
 import pytest
 
 from ricordo.domain.redaction import PLACEHOLDER
-from ricordo.features.memory_care.forgetting.needle import MARK, Needle, blank
+from ricordo.features.memory_care.forgetting.needle import (
+    MARK,
+    Needle,
+    blank,
+    change_strings,
+    strings_in,
+)
 
 SECRETS = ("SuperSecret123!", "hunter2", "sk-live-4711-AbCd", "p@ss (word)")
 SENTENCES = (
@@ -40,3 +48,29 @@ def test_random_tags_of_forget_rules_match_no_other_text() -> None:
         for number in range(0, 10**9, 10**6)
     ]
     assert needle.units("\n".join(rules)) == []
+
+
+@pytest.mark.parametrize("levels", [10, 90, 300, 900, 1_020])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_a_fact_is_found_and_blanked_in_json_of_any_depth(
+    levels: int, opening: str, closing: str
+) -> None:
+    needle = Needle("I have diabetes")
+    text = f'{opening * levels}"I have diabetes."{closing * levels}'
+    for stored in (text, [text], {"metadata": {"note": text}}):
+        assert any(map(needle.is_in, strings_in(stored)))
+        changed = change_strings(stored, partial(blank, needle=needle))
+        texts = list(strings_in(changed))
+        assert not any(map(needle.is_in, texts))
+        assert MARK in "".join(texts)
+
+
+def test_json_in_json_of_many_levels_is_read() -> None:
+    needle = Needle("I have diabetes")
+    text = "I have diabetes."
+    for _ in range(6):
+        text = orjson.dumps(
+            {"a": orjson.Fragment(b"[" * 90 + orjson.dumps(text) + b"]" * 90)}
+        ).decode()
+    assert any(map(needle.is_in, strings_in(text)))
+    assert MARK in change_strings(text, partial(blank, needle=needle))
