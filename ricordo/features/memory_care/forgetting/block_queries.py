@@ -214,15 +214,18 @@ def labels_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]
         needle: The fact.
     """
     statement = select(blocks.c.label).where(blocks.c.chain_id.in_(owned.chains)).distinct()
-    return [
-        row.label
-        for row in tx.all(statement)
-        if needle.is_in(row.label) or needle.is_in(_SEPARATORS.sub(" ", row.label))
-    ]
+    return [row.label for row in tx.all(statement) if _says(row.label, needle)]
+
+
+def _says(label: str, needle: Needle) -> bool:
+    """Return whether the name of a block mentions the fact."""
+    return needle.is_in(label) or needle.is_in(_SEPARATORS.sub(" ", label))
 
 
 def shared_blocks_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]:
     """Return a sentence for each block outside the user's reach that mentions the fact.
+
+    A sentence gives no name that says the fact, since a receipt repeats it.
 
     Args:
         tx: The transaction.
@@ -236,9 +239,14 @@ def shared_blocks_with(tx: Transaction, owned: Belongings, needle: Needle) -> li
         .distinct()
     )
     return [
-        f'The block "{row.label}" ({row.id}) contains it too, and stays as it is: others share it or '
-        "set it up. A key with the scope agents:write can change it."
+        f"The block {_shown(row, needle)} contains it too, and stays as it is: others share it or set "
+        "it up. A key with the scope agents:write can change it."
         for row in tx.all(statement)
         if needle.is_in(row.value)
         and (row.chain_id not in owned.chains or (row.chain_id, row.label) in owned.fixed_blocks)
     ]
+
+
+def _shown(row: Any, needle: Needle) -> str:
+    """Return the name and the id of a block; the id alone if the name mentions the fact."""
+    return row.id if _says(row.label, needle) else f'"{row.label}" ({row.id})'

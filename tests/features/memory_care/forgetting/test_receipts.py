@@ -105,3 +105,25 @@ def test_receipts_and_running_states_follow_their_documented_schema(people: Peop
                 "components": document["components"],
             }
             jsonschema_rs.validate(schema, answer.json())
+
+
+def test_a_receipt_gives_no_name_of_a_shared_block_that_says_the_text(people: People) -> None:
+    block = people.ask(
+        OPERATOR, "POST", "/v1/blocks/", json={"label": "gout-notes", "value": "She has gout."}
+    )
+    agent = people.ask(
+        OPERATOR,
+        "POST",
+        "/v1/agents/",
+        json={"model": "scripted/model", "block_ids": [block["id"]]},
+    )
+    for name in ("ida", "ole"):
+        key = people.key(name)
+        people.ask(key, "POST", "/v1/conversations/", params={"agent_id": agent["id"]}, json={})
+    body = {"text": "gout", "all": True}
+    asked = people.send(OPERATOR, "POST", "/users/ida/forget", json=body).json()
+    path = f"/v1/receipts/{asked['id']}"
+    until_done(people, path)
+    receipt = people.ask(OPERATOR, "GET", path)
+    assert any(block["id"] in sentence for sentence in receipt["elsewhere"])
+    assert "gout" not in str(receipt).lower()
