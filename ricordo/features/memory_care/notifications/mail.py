@@ -54,7 +54,7 @@ def new_message(
         message_id: The part of the Message-ID before the sender's host.
 
     Raises:
-        Invalid: for an address that an e-mail cannot have, or settings without a sender.
+        Invalid: for an address that an e-mail cannot have, of the receiver or of the sender.
     """
     # Importing the address parser takes 1% of the time of a server's start, and only servers that
     # send e-mails need it.
@@ -67,7 +67,10 @@ def new_message(
     host = address.rpartition("@")[2]
     message = EmailMessage()
     message["Subject"] = one_line(subject)
-    message["From"] = Address(one_line(name), addr_spec=address)
+    try:
+        message["From"] = Address(one_line(name), addr_spec=address)
+    except (ValueError, IndexError, MessageError) as error:
+        raise Invalid("No e-mail can be sent from the address in RICORDO_MAIL_FROM.") from error
     try:
         message["To"] = Address(addr_spec=one_line(address_to))
     except (ValueError, IndexError, MessageError) as error:
@@ -107,7 +110,8 @@ def _send(message: EmailMessage, settings: NotificationSettings) -> None:
         raise kind("The mail server refuses the address of this user.") from error
     except (smtplib.SMTPException, OSError) as error:
         raise Unavailable(
-            f"The mail server cannot be reached ({type(error).__name__}). Check RICORDO_SMTP_HOST."
+            f"The mail server cannot be reached, or cannot take the e-mail ({type(error).__name__}). "
+            "Check RICORDO_SMTP_HOST, RICORDO_SMTP_PORT and RICORDO_SMTP_SECURITY."
         ) from error
 
 
@@ -161,5 +165,5 @@ def _text(digest: Digest, settings: NotificationSettings) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text as one line, with marks for characters that are not shown."""
+    """Return at most 500 characters as one line, with marks for those that are not shown."""
     return " ".join(with_marks(text).split())[:500]

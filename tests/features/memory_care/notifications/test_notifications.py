@@ -17,8 +17,10 @@ from ricordo.domain.clock import DAY
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.errors import Invalid
 from ricordo.features.memory_care.notifications import jobs as handlers
-from ricordo.features.memory_care.notifications import queries
+from ricordo.features.memory_care.notifications import mail, queries
+from ricordo.features.memory_care.notifications.options import NotificationSettings
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs, users
 from ricordo.storage.schema.memory_tables import proposals
@@ -356,3 +358,10 @@ def test_decision_times_and_unseen_proposals_are_counted(ada: Ada) -> None:
     metrics = ada.http.get("/metrics").text
     assert "ricordo_decision_seconds_median" in metrics
     assert "ricordo_proposals_never_seen" in metrics
+
+
+@pytest.mark.parametrize("sender", ["a b@example.org", "Ricordo <ä@example.org>", "nobody"])
+def test_a_sender_that_an_e_mail_cannot_have_is_named(sender: str) -> None:
+    settings = NotificationSettings(mail_from=sender)
+    with pytest.raises(Invalid, match="RICORDO_MAIL_FROM"):
+        mail.new_message("ada@example.org", "Hello", settings, "job-1")
