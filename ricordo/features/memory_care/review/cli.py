@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -70,7 +71,7 @@ def list_proposals(
     """List the waiting proposals, each with its changes."""
     path = "diffs" if label is None else f"blocks/{_path(label)}/diffs"
     with _memory(user, server) as ask:
-        _print(_all_of(ask, path, status), as_json, _proposals)
+        _print(_all_of(ask, path, status), as_json, partial(_proposals, status=status))
 
 
 @app.command("approve")
@@ -207,7 +208,7 @@ def _new_blocks(blocks: Sequence[Json], waiting: Sequence[Json]) -> list[str]:
     return [f"{label}  not made yet  {count} waiting" for label, count in sorted(new.items())]
 
 
-def _proposals(proposals: Sequence[Json]) -> list[str]:
+def _proposals(proposals: Sequence[Json], status: str) -> list[str]:
     lines: list[str] = []
     for proposal in proposals:
         lines.append(
@@ -217,7 +218,7 @@ def _proposals(proposals: Sequence[Json]) -> list[str]:
         if proposal["reasoning"]:
             lines.append(f"  Reason: {proposal['reasoning']}")
         lines += [f"  {line}" for line in proposal["diff"].splitlines()]
-    return lines or ["Nothing waits."]
+    return lines or ["Nothing waits." if status == "waiting" else "No such proposals."]
 
 
 def _versions(versions: Sequence[Json]) -> list[str]:

@@ -57,6 +57,8 @@ def test_the_memory_command_lists_and_decides_proposals_on_a_server(shell: Shell
         rejected = shell.run("memory", "reject", "ada", "all", "--reason", "No", *address)
         assert rejected.stdout == f"{ids[2]}: rejected\n"
         assert shell.run("memory", "proposals", "ada", *address).stdout == "Nothing waits.\n"
+        expired = shell.run("memory", "proposals", "ada", "--status", "expired", *address)
+        assert expired.stdout == "No such proposals.\n"
 
         assert shell.run("memory", "show", "ada", "cof", *address).stdout == "Likes water.\n"
         (version,) = json.loads(
