@@ -222,20 +222,22 @@ class Talk(LiveRun):
             if self._is_over():
                 return
             last = self._last_speaker()
+            # A member does not speak twice in a row, unless it is the only one.
+            excluded = last if len(plan.members) > 1 else None
             # A manager that waited for an approval has already answered.
             if self._last is None or plan.manager is None or self._last.agent_id != plan.manager.id:
                 async for event in self._ask_manager(last, is_again=False):
                     yield event
-            speaker = named_member(self._last_text(), plan.members, last)
+            speaker = named_member(self._last_text(), plan.members, excluded)
             if speaker is None and len(plan.members) > 1:
                 async for event in self._ask_manager(last, is_again=True):
                     yield event
-                speaker = named_member(self._last_text(), plan.members, last)
+                speaker = named_member(self._last_text(), plan.members, excluded)
             if speaker is None:
                 speaker = next_in_order(plan.members, last)
                 self._notes.append(
-                    f"The manager named no member, so {speaker.name} spoke next by the order of "
-                    "members."
+                    f"The manager named no member who may speak next, so {speaker.name} spoke by the "
+                    "order of members."
                 )
                 log.info(
                     "the manager of a group named no member",
@@ -249,8 +251,8 @@ class Talk(LiveRun):
             return  # the supervisor's turn was resumed and has ended
         if len(self._plan.members) >= self._most_turns:
             raise Invalid(
-                f"The group has {len(self._plan.members)} members, but one message may start at "
-                f"most {self._most_turns} turns (RICORDO_GROUP_TURNS)."
+                f"The group has {len(self._plan.members)} members and a supervisor, but one message "
+                f"may start at most {self._most_turns} turns (RICORDO_GROUP_TURNS)."
             )
         new_messages = self._history.missing(self._plan.manager.id)
         async for event in self._turn(self._plan.manager, "manager", new_messages):

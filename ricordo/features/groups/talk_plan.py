@@ -46,7 +46,7 @@ class TalkPlan:
 
     @property
     def rounds(self) -> int:
-        """The number of turns that members take."""
+        """The number of turns that members take; in a dynamic group the most."""
         if self.max_turns is not None:
             return self.max_turns
         return len(self.members)
@@ -106,7 +106,7 @@ def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -
     Args:
         answer: The manager's text.
         members: All members of the group.
-        last_id: The last speaker, who is never chosen; None at the start of the talk.
+        last_id: The last speaker, who is never chosen; None if each member may be.
     """
     text = normal_text(answer).casefold()
     named_ids: set[str] = set()

@@ -83,6 +83,15 @@ def test_a_manager_that_names_nobody_is_asked_again_then_the_next_member_speaks(
     assert len((run.metadata or {})["notes"]) == 2
 
 
+def test_the_only_member_of_a_dynamic_group_is_chosen_by_name_each_time(api: Api) -> None:
+    group, manager = moderated(api, "Ann", choices=["Ann", "Ann"], max_turns=2)
+    assert names_of(say(api, group)) == ["Maria", "Ann", "Maria", "Ann"]
+    (run,) = [
+        one for one in api.client.runs.list(agent_id=manager) if (one.metadata or {}).get("plan")
+    ]
+    assert "notes" not in (run.metadata or {})
+
+
 MEMBERS = [
     Speaker("agent-1", "Anna"),
     Speaker("agent-2", "Ann"),
