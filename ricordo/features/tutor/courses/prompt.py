@@ -56,7 +56,7 @@ def _applies(line: str, tool_names: Collection[str]) -> bool:
 def missing_tools(
     course: Course, known_names: Collection[str], tools: Iterable[tuple[str, Collection[str]]]
 ) -> Iterator[Problem]:
-    """Yield each tool that an agent's instructions name but the agent lacks.
+    """Yield each tool that the text of an agent or a task names but may not call.
 
     Args:
         course: The course.
@@ -68,17 +68,18 @@ def missing_tools(
     """
     tools_by_agent = dict(tools)
     texts = [
-        (agent.instructions, tools_by_agent[agent.name], agent.line_of("instructions"))
+        (agent.instructions, tools_by_agent[agent.name], "agent", agent.line_of("instructions"))
         for agent in course.agents
     ]
     for task in course.tasks:
+        owner = "agent" if task.tools is None else "task"
         tools_here = tools_by_agent[task.agent] if task.tools is None else task.tools
         text = f"{task.instructions}\n{task.system or ''}"
-        texts.append((text, tools_here, task.line_of("instructions")))
-    for text, tools_here, line in texts:
+        texts.append((text, tools_here, owner, task.line_of("instructions")))
+    for text, tools_here, owner, line in texts:
         for name in dict.fromkeys(_TOOL_NAME.findall(text)):
             if name in known_names and name not in tools_here:
                 yield Problem(
                     line,
-                    f'the text names the tool "{name}", which is not in the "tools" of this agent.',
+                    f'the text names the tool "{name}", which is not in the "tools" of this {owner}.',
                 )

@@ -165,7 +165,9 @@ def test_instructions_naming_a_missing_tool_are_a_warning_with_their_line(
     assert line["fault"] is None
     first, second = line["warning"].splitlines()
     assert first.startswith('words/agents.toml: Line 4: the text names the tool "archival_memory')
+    assert first.endswith('which is not in the "tools" of this agent.')
     assert second.startswith('words/agents.toml: Line 8: the text names the tool "memory_insert"')
+    assert second.endswith('which is not in the "tools" of this task.')
 
 
 def test_a_limit_below_the_current_shared_text_is_reported(
