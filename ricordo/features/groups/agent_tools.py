@@ -111,7 +111,7 @@ def _matching(
     match_all: Sequence[str],
     match_some: Sequence[str],
 ) -> list[str]:
-    """Return the ids of the agents with these tags, oldest first.
+    """Return the ids of the first `MOST_ASKED` agents with these tags, oldest first.
 
     Only agents that the caller may use are returned. The sender is excluded. If no tags are given,
     hidden agents and sleeptime agents are excluded too.

@@ -1,4 +1,7 @@
-"""`ricordo group`: list groups of a running server, show one, and talk with it."""
+"""`ricordo group`: list groups, show one, and talk with it.
+
+If no server runs, one is started for the command.
+"""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -309,7 +309,8 @@ def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> 
 def label_of(folder: Folder) -> str:
     """Return the folder's name as a block label.
 
-    If the name cannot be a label, the label is made from the folder's id.
+    If the name cannot be a label, or a block of the one-off agent has it, the label is made from
+    the folder's id.
     """
     try:
         label = require_label(folder.name)

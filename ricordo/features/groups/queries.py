@@ -2,7 +2,7 @@
 
 A mark belongs to one sleeptime agent and one conversation of its manager. It contains the message
 (`seq`) up to which transcripts were made, and the last message to read. The transaction that stores
-a transcript moves the mark, so each message is in exactly one transcript.
+a transcript moves the mark, so each message that is read is in exactly one transcript.
 """
 
 from collections.abc import Iterable, Sequence

@@ -2,7 +2,7 @@
 
 A mark belongs to one sleeptime agent and one conversation of its manager. It contains the message
 (`seq`) up to which transcripts were made, and the last message to read. The transaction that stores
-a transcript moves the mark, so each message is in exactly one transcript.
+a transcript moves the mark, so each message that is read is in exactly one transcript.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,8 @@ TranscriptStatus = Literal["begun", "done", "failed"]
 class Mark:
     """A sleeptime agent's progress in a conversation.
 
-    `read_to` is the seq of the last message that the agent has read. `said_to` is the seq of the
-    last message that it must read.
+    `read_to` is the seq of the last message that the agent has read or skipped. `said_to` is the
+    seq of the last message that it must read.
     """
 
     group_id: str
@@ -279,7 +279,7 @@ def turns(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Map
 
 
 def last_read(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Mapping[str, str]:
-    """Return by group the id of this user's newest message that was read.
+    """Return by group the id of this user's newest message that was read or skipped.
 
     Args:
         tx: The transaction.

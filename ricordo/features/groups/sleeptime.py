@@ -2,9 +2,9 @@
 
 The agents read transcripts, each with messages of one user. When a turn ends, its transaction notes
 the last message to read, and plans a run. A job carries out the plan. The transaction that starts
-the run stores the transcript and moves the mark. So each message is in exactly one transcript, even
-after a kill. Failed work is finished before more is read, and no error here makes a turn of the
-manager fail.
+the run stores the transcript and moves the mark. So each message that is read is in exactly one
+transcript, even after a kill. Failed work is finished before more of the same user is read, and no
+error here makes a turn of the manager fail.
 """
 
 import logging

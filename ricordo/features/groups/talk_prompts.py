@@ -1,6 +1,6 @@
 """Instructions for agents about the group that they talk in.
 
-They are sent for one turn only and are not saved.
+Instructions are sent for one turn only and are not saved. Questions and messages are saved.
 """
 
 from collections.abc import Sequence

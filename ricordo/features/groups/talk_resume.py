@@ -102,8 +102,8 @@ async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
 def _scopes_of(tx: Transaction, run: Run) -> list[Scope]:
     """Return the scopes in which the talk may have started.
 
-    The result is empty if the user is disabled. An agent that was created for one user talks with
-    that user, even if another user calls.
+    The result is empty if the user is disabled or deleted. An agent that was created for one user
+    talks with that user, even if another user calls.
     """
     everything = Scope(run.organization_id)
     if run.user_id is None:

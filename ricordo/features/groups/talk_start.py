@@ -78,7 +78,7 @@ def talk_conversation(scope: Scope, group: Group) -> str:
         group: The group. Another leader gives another id.
 
     Raises:
-        Invalid: No member can speak, or groups of this kind do not talk.
+        Invalid: as `require_leader` does.
     """
     name = "/".join((group.id, require_leader(group), scope.subject or ""))
     return f"conv-{uuid5(NAMESPACE_URL, name)}"

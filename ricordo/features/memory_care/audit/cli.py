@@ -35,7 +35,9 @@ _MEANING: "dict[Kind, str]" = {
 @app.command("audit")
 def audit_memory(
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
-    limit: int = typer.Option(20, "--most", min=0, help="The most findings and blocks to show."),
+    limit: int = typer.Option(
+        20, "--most", min=0, help="The most users, findings and blocks to show."
+    ),
     gate: float | None = typer.Option(
         None,
         "--gate",
@@ -47,7 +49,7 @@ def audit_memory(
 ) -> None:
     """Find junk, duplicates, contradictions and secrets.
 
-    Also find unsupported lines and growth, and count blocks and facts by user. Changes nothing.
+    Also find unsupported lines and growth, and count lines and facts by user. Changes nothing.
     """
     settings, _ = load_settings()
     sources = load_plugins(FEATURES).audits()

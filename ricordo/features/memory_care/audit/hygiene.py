@@ -123,8 +123,8 @@ def contradictions(blocks: Sequence[Block], owner: str) -> Iterator[Finding]:
     """Yield lines that a later line of the same owner contradicts, each once.
 
     The time grows with the number of lines, not with its square: each line is compared with the
-    next `_LATER_LINES` lines about the same subject, and all lines together at most `_COMPARISONS`
-    times.
+    next `_LATER_LINES` lines that state the same kind of fact about the same subject, and all lines
+    together at most `_COMPARISONS` times.
 
     Args:
         blocks: All blocks of the owner, in order.
@@ -166,7 +166,8 @@ def said_in(line: str) -> tuple[int | None, str]:
         line: A line of a block, which may begin with a date such as "2026-05-01: ".
 
     Returns:
-        The day, or None without a date; and the text without marks of lists and quotes.
+        The day, or None without a date; and the text, after a date without quotes around it, else
+        without marks of lists.
     """
     match = _DATED.match(line)
     if match is None:

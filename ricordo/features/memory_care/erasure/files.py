@@ -151,9 +151,9 @@ def _count_unused(remotes_folder: Path, used_paths: Sequence[Path]) -> int:
 def _remove_remotes(
     data_dir: Path, erasure: Erasure, others: Sequence[str], updated: Erasure
 ) -> None:
-    """Remove the user's remotes in the data folder.
+    """Remove the user's remotes in the data folder's folder of remotes.
 
-    The receipt names remotes on other machines, and remotes with other users.
+    The receipt names remotes outside of this folder, and remotes that others use too.
     """
     remotes_folder = (data_dir / REMOTES).resolve()
     used_paths = [path for path in map(_path_at, others) if path]
@@ -187,7 +187,7 @@ def _remove_remotes(
 
 
 def _path_at(address: str) -> Path | None:
-    """Return the local path of an address, with links resolved; None for other machines."""
+    """Return the local path of an address, with links resolved; None for others."""
     try:
         parts = urlsplit(address)
         if parts.netloc or not parts.path.startswith("/"):

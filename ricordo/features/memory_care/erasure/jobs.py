@@ -1,8 +1,8 @@
 """The job that erases a user, step by step.
 
-Each step finds rows by reads and erases them in short writes. All steps are repeated until a round
-finds no rows, since a turn or an import may add rows meanwhile. Each write saves its counts in the
-same transaction, so a kill does not count anything twice.
+Each step finds rows by reads and erases them in short writes. The steps that erase rows are
+repeated until a round changes nothing, since a turn or an import may add rows meanwhile. Each write
+saves its counts in the same transaction, so a kill does not count anything twice.
 """
 
 import asyncio
@@ -158,10 +158,10 @@ class ErasureWork(PortionedWork[Erasure]):
         raise Unavailable("A job of this user does not stop. The erasure is tried again.")
 
     async def _cover_rest(self) -> None:
-        """Remove the user's texts from rows that stay.
+        """Remove the user's texts and id from rows that stay.
 
-        Such rows are windows, summaries, prompts, traces of model calls, and rows with the user's
-        id.
+        Such rows are windows, summaries, prompts, and rows with the user's id. Traces of model
+        calls are deleted.
         """
         archives = [id for id, kind in self.state.partitions.items() if kind == "passages"]
         seeing = await self._store.read(lambda tx: queries.conversations_showing(tx, archives))
@@ -186,8 +186,8 @@ class ErasureWork(PortionedWork[Erasure]):
         scope = Scope(self.state.organization_id)
         await self._runtime.organization_providers.of(scope.organization_id)
         for id in sorted({*shown_in, *seeing}):
-            # If a turn is running or the model is missing, the conversation's next turn writes the
-            # new summary.
+            # If a turn is running or the model is missing, the conversation's next turn renders the
+            # prompt.
             with suppress(RicordoError):
                 await recompile_system(self._runtime, scope, id)
 

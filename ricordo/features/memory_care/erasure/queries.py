@@ -65,7 +65,7 @@ PORTION = 50
 # The number of rows that one read scans.
 AT_ONCE = 20_000
 COVERED = "(This contained text of a user who was forgotten.)"
-# Retried practically without end; later attempts are ten minutes apart.
+# Retried practically without end; later attempts are ten to twelve minutes apart.
 _ATTEMPTS = 1_000_000
 
 # Tool results that name the sources which they quote.

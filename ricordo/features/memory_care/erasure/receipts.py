@@ -73,7 +73,7 @@ class Erasure(ErasureFacts):
     identifier: str = ""
     name: str = ""
     former: list[str] = []
-    # Time of the user's first row, in microseconds.
+    # Time of the user's first erased row, in microseconds.
     began_at: int | None = None
     # All rows are erased; only the database's files still have to be rewritten.
     is_erased: bool = False

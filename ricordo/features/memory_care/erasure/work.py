@@ -89,7 +89,7 @@ class PortionedWork(Generic[S]):
     async def _wait(
         self, work: Callable[[Transaction], Any], otherwise: str, transact: Any = None
     ) -> Any:
-        """Repeat the work until it returns a value, and return that value.
+        """Repeat the work until it returns a true value, and return that value.
 
         `transact` runs each try; by default it is a read transaction. After all tries, raises
         Unavailable with the text `otherwise`.

@@ -103,7 +103,8 @@ def reach_of(
     """Return the rows that a conversation without a user can reach.
 
     They are the conversation, passages that the agent noted in it, and the agent's blocks if the
-    agent has no other conversation. Instructions and read-only blocks are not included.
+    agent has no other conversation with messages. Instructions and read-only blocks are not
+    included.
 
     Args:
         tx: The transaction.

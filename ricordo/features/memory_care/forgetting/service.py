@@ -43,7 +43,7 @@ _SHORTEST = 2  # letters
 _READS = ("memory:read", "messages:read")
 _CHANGES_AGENTS = "agents:write"
 _MOST_PARTS = 20
-# Retried practically without end; later attempts are ten minutes apart.
+# Retried practically without end; later attempts are ten to twelve minutes apart.
 _ATTEMPTS = 1_000_000
 # The fields of a `Forgetting` that its request decided; the others are its progress.
 _ASKED_FOR = (
@@ -114,7 +114,7 @@ def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
         by_meaning: Find also sentences that mean nearly the same.
 
     Raises:
-        Invalid: for a text that says nothing, or is too long.
+        Invalid: for a text that says nothing, is too long, or has too many sentences.
     """
     needle = Needle(text, by_meaning=by_meaning)
     letters = sum(sign.isalnum() for part in needle.parts for sign in part)
@@ -150,7 +150,7 @@ async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Previ
 
     Raises:
         NotFound: if there is no such user.
-        Invalid: for a text that says nothing, or is too long.
+        Invalid: for a text that `require_needle` refuses.
         Forbidden: if the caller may not read them.
     """
     needle = require_needle(text, by_meaning=meaning.is_available(runtime.settings))
@@ -197,7 +197,7 @@ async def find_all(
 
 
 async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: Choice) -> Receipt:
-    """Begin to remove the chosen items; an equal second call changes nothing.
+    """Begin to remove the chosen items; while it is at work, an equal call changes nothing.
 
     Args:
         runtime: The running server.
@@ -211,7 +211,7 @@ async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: C
 
     Raises:
         NotFound: if there is no such user, or no such request of an agent.
-        Invalid: if nothing is chosen, or the text says nothing or is too long.
+        Invalid: if nothing is chosen, or for a text that `require_needle` refuses.
     """
     require_needle(text)
     if not (choice.ids or choice.takes_all):
@@ -238,7 +238,7 @@ async def forget_at_once(
 
     Args:
         runtime: The running server.
-        request: The request. Without a user, it covers the conversation and its agent's memory
+        request: The request. Without a user, it covers what its conversation can reach
             (`reach_of`).
         is_local_user: The caller is the local user, whose memory is included if the request has no
             user.
@@ -319,8 +319,8 @@ def store_request(tx: Transaction, request: queries.ForgetRequest, maker: str | 
         ids = [id for id in (maker, LOCAL_USER) if id and users.find(tx, scope, id)]
         if not ids:
             raise Invalid(
-                "This conversation is about no user, and its agent has no creator, so there is "
-                "nobody to ask."
+                "This conversation is about no user, and no user who created its agent is known, so "
+                "there is nobody to ask."
             )
         request = replace(request, user_id=ids[0])
     queries.add(tx, request)

@@ -111,7 +111,7 @@ class TableSource:
         kind: The name of a row, for people.
         follows: The rows are not listed, but are cleaned together with any item.
         deletes: A row that mentions the fact is deleted rather than blanked.
-        condition: Rows that do not meet it are not changed.
+        condition: Rows that do not meet it are neither found nor changed.
     """
 
     table: Table

@@ -44,7 +44,7 @@ async def forget(context: ToolContext, text: str, reason: str = "") -> str:
 
 
 async def _ask(context: ToolContext, request: ForgetRequest) -> str:
-    """Store the request for its owner: the user, or without one the agent's creator."""
+    """Store the request for its owner: the user, else the agent's creator or the local user."""
     maker = context.state.agent.created_by
     await context.store.write(lambda tx: service.store_request(tx, request, maker))
     if request.user_id:

@@ -83,7 +83,8 @@ owner_visits = table(
 class Preferences:
     """The times and channels of notifications of a user, or of an organization's users.
 
-    If a field is None, the organization's choice applies; without one, the settings apply.
+    If a field is None, the organization's choice applies. Without one, the setting applies for
+    e-mails, the webhook is off, and the hour is seven.
     """
 
     organization_id: str
@@ -132,9 +133,10 @@ class UntoldOwner:
 
 @dataclass(frozen=True, slots=True)
 class DecisionFigures:
-    """Figures of decisions in the last 30 days: the median time in seconds, and the counts.
+    """Figures of the last 30 days: the median seconds to a decision, and the decisions.
 
-    `waiting` counts all proposals that wait now.
+    `never_seen` counts undecided proposals of these days that their owners never saw; `waiting`
+    counts all proposals that wait now.
     """
 
     median_seconds: float
@@ -248,7 +250,7 @@ def save(tx: Transaction, row: Preferences) -> None:
 
 
 def untold_owners(tx: Transaction, channel: Channel, default: When) -> list[UntoldOwner]:
-    """Return the owners with untold proposals for whom this channel is on.
+    """Return the owners with untold proposals for whom this channel is on and not paused.
 
     Args:
         tx: The transaction.

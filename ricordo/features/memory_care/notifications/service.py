@@ -179,7 +179,8 @@ def plan(tx: Transaction, settings: NotificationSettings) -> int:
 def tell_of_others(tx: Transaction, organization_id: str, user_id: str) -> None:
     """Add jobs that tell a user of other new items, such as facts.
 
-    Each channel sends at its hour. A digest that already waits includes them.
+    A daily channel sends at its hour, an immediate one at once. A digest that already waits
+    includes them.
 
     Args:
         tx: The transaction.
@@ -216,11 +217,12 @@ def _job_of(organization_id: str, user_id: str, channel: Channel, not_before: in
 def prepare(
     tx: Transaction, job: Job, settings: NotificationSettings, secret: Secret, plugins: Plugins
 ) -> Digest | None:
-    """Return the job's digest with its links; None if nothing waits or the channel is off.
+    """Return the job's digest with its links; None if there is nothing to tell or no way to.
 
     Args:
         tx: The transaction, which stores the links.
-        job: A job with `user_id` and `channel`. The tokens are derived from its id.
+        job: A job with `user_id` and `channel`. The tokens are derived from its id and those of
+            the proposals.
         settings: The mail server, the defaults and the public address.
         secret: The server's secret, from which the tokens are derived.
         plugins: The features that may have other items for the user.
@@ -290,7 +292,7 @@ def open_link(tx: Transaction, token: str) -> tuple[DecisionLink, User, Proposal
     user = users.require(tx, Scope(link.organization_id), link.user_id)
     proposal = proposals.get(tx, scope, link.proposal_id)
     if link.used_at is not None or not proposal.waits:
-        raise Conflict(f"The decision was already made: the proposal is {proposal.status}.")
+        raise Conflict(f"This proposal no longer waits for a decision: it is {proposal.status}.")
     if link.expires_at <= tx.clock.now() or user.disabled_at is not None:
         raise Conflict("This link has expired. Open Ricordo, and decide there.")
     return link, user, proposal

@@ -21,14 +21,14 @@ _MOST_REMEMBERED = 10_000
 
 
 class NotedVisits:
-    """Middleware that stores a person's visit, at most once a minute."""
+    """Middleware that stores a person's visit, in one process at most once a minute."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._noted_at: OrderedDict[str, float] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and note the visit after its answer."""
+        """Pass the request on, and note the visit after its answer, if that was 200."""
         is_look = scope["type"] == "http" and scope["method"] == "GET"
         if not is_look or _SHOWS_PROPOSALS.fullmatch(route_path(scope)) is None:
             await self._app(scope, receive, send)
@@ -45,7 +45,7 @@ class NotedVisits:
         caller: Caller | None = scope.get(ACTING_SCOPE) or scope.get(REQUEST_SCOPE)
         if status == _OK and caller is not None and self._is_new(caller.user_id):
             store = scope["app"].state.runtime.store
-            with suppress(DatabaseFailed):  # the next visit will be stored
+            with suppress(DatabaseFailed):  # a visit after a minute is stored
                 await store.write(lambda tx: queries.note_visit(tx, caller.user_id))
 
     def _is_new(self, user_id: str) -> bool:

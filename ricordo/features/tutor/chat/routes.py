@@ -51,7 +51,8 @@ _STATUS_LENGTH = 100  # characters of a change that its status event shows
 class TutorChatRequest(LenientRequest):
     """A chat to continue: all its messages, the last one by the student.
 
-    `model` is a course, or an agent's name or id; if there is only one course it may be omitted.
+    `model` is a course, or an agent's name or id; it may be omitted if all courses together have
+    only one agent.
     `user_id` is needed with a service's key; `user_name` is then the name by which people know the
     student, instead of the id. `resume` continues the answer that was started for the same
     messages. A chat whose `chat_id` begins with `temporary:` or `local:` is answered but not kept.
@@ -152,11 +153,12 @@ async def _stream_temporary(
 async def _as_student(
     context: RequestContext, user: str | None, person_name: str
 ) -> RequestContext:
-    """Return the context of this student; a new student is created.
+    """Return the context of this student.
 
-    `person_name` is the name that the student has at the calling service, if known.
+    A new student is created, if the caller's key may act for users. `person_name` is the name that
+    the student has at the calling service, if known.
 
-    Raises Forbidden, and Invalid without a user.
+    Raises Forbidden, NotFound for an unknown student, and Invalid without a user.
     """
     scope = context.scope
     if user is not None and scope.subject is None and scope.may(IMPERSONATE):

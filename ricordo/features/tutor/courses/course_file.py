@@ -1,6 +1,6 @@
 """The TOML file of a course: agents, memory blocks and tasks.
 
-A block can have fields. Every fault names its line.
+A block can have fields. Every fault of the text names its line.
 """
 
 import re
@@ -146,10 +146,10 @@ class CourseAgent:
 class CourseBlock:
     """A block that every agent of the course sees.
 
-    Each student has a copy of it; a `shared` block has one text for everybody. `schema` contains
-    its fields; without one it is a text that starts as `value`. `was` is its former label, and
-    `former_fields` maps names of fields to former names. With `is_view` it has no stored text:
-    prompts fill it with the student's skills.
+    Each student gets a copy of it at the first edit; a `shared` block has one text for everybody.
+    `schema` contains its fields; without one it is a text that starts as `value`. `was` is its
+    former label, and `former_fields` maps names of fields to former names. With `is_view` it has no
+    stored text: prompts fill it with the student's skills.
     """
 
     label: str
@@ -398,7 +398,7 @@ def _due_problems(tasks: Sequence[CourseTask], skills: Sequence[CourseSkill]) ->
 
 
 def _former_label_problems(blocks: Sequence[CourseBlock]) -> list[Problem]:
-    """Return a problem for each former label that another block has or had."""
+    """Return a problem for each former label that a block has now, or that two blocks had."""
     labels = {block.label for block in blocks}
     problems = [
         Problem(block.line, f'"was" must name a label that no block has now: "{block.was}".')
@@ -623,8 +623,8 @@ def read_courses(
 ) -> tuple[dict[str, Course], dict[str, str]]:
     """Return a folder's courses by name, and the faults of unreadable ones.
 
-    If courses give one label different fields, all these courses are refused, each with the
-    locations.
+    If courses give one label different fields or policies, all these courses are refused, each with
+    the locations.
 
     Args:
         folder: The folder with a folder for each course. If it is missing, there are no courses.

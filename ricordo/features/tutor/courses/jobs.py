@@ -1,7 +1,8 @@
 """The jobs that apply courses when their files change, and let users' blocks follow.
 
-The first job runs at the start of the server and each minute. Unchanged files are skipped, except
-files with a fault, since a missing tool or folder may exist now.
+The first job runs at the start of the server and each minute. Unchanged files are skipped
+if all agents of courses exist. But files with a fault are tried again every ten minutes, since a
+missing tool or folder may exist now.
 """
 
 import logging

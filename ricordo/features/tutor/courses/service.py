@@ -46,8 +46,8 @@ _MISSING = "The course's file is missing. The course's agents stay until the cou
 class CourseReview:
     """The courses of a folder that can be applied, and the faults of the others, by name.
 
-    `warnings` concern courses that can be applied but whose texts name tools that their agents
-    lack.
+    `warnings` concern courses that can be applied but whose texts name tools that their agents or
+    tasks lack.
     """
 
     courses: Mapping[str, Course]

@@ -43,7 +43,8 @@ def link(tx: Transaction, scope: Scope, student_name: str, guardian_name: str) -
 
     Raises:
         Forbidden: the caller may not change the organization's users.
-        Invalid: the two are one person, or the student has too many guardians.
+        Invalid: the two are one person, one of them runs the server, or the student has too many
+            guardians.
         NotFound: one of the two is unknown.
     """
     users.require_all_users(scope)

@@ -1,4 +1,4 @@
-"""The job that deletes old evidence of skills. The student or the course sets the age."""
+"""The job that deletes old evidence of skills. The student and the course set the age."""
 
 from functools import partial
 

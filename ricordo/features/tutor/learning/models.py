@@ -158,8 +158,8 @@ class LearnerResponse(ResponseModel):
     """A student's state in a course.
 
     `policy` decides on agents' notes: `off` refuses them, `propose` lets them wait for the student,
-    `direct` applies them at once. `kept_days` is the number of days for which evidence is kept. The
-    student's choice or the course sets it.
+    `direct` applies them at once. `kept_days` is the number of days for which evidence is kept: the
+    smaller one of the student's choice and the course's number.
     """
 
     user_id: str

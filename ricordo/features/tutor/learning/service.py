@@ -334,7 +334,8 @@ def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
         new: The level with the agent's reason.
 
     Raises:
-        Invalid: if notes about this student are off, or the observations do not show the level.
+        Invalid: if notes about this student are off, the observations do not show the level, or
+            the reason is refused.
         Conflict: if the student rejected the same level with the same evidence.
     """
     users.lock(tx, learner.user.id)

@@ -19,7 +19,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
-# A quote is searched in this number of the student's newest messages.
+# A quote is searched in this number of the newest users' messages of each conversation.
 _MOST_SEARCHED = 200
 
 

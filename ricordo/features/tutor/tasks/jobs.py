@@ -1,6 +1,7 @@
 """Jobs of background tasks: one adds due runs each minute, another carries them out.
 
 A run continues the user's last chat with the agent in a hidden fork, which is deleted at its end.
+Without a chat it has a new hidden conversation instead.
 Its changes of memory and its cost stay with the run. A killed job is repeated without asking the
 model twice, since the message's otid leads to the turn that was already started. A run ends after
 its fork is deleted, so a kill in between leaves no fork.
@@ -33,7 +34,7 @@ from ricordo.storage import agents, conversations
 from ricordo.storage.budgets import BudgetSpent
 from ricordo.storage.engine.store import Transaction
 
-AT_ONCE = 5  # runs at the same time, each for a different user
+AT_ONCE = 5  # runs at the same time
 log = logging.getLogger(__name__)
 
 

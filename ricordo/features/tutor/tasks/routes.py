@@ -53,7 +53,10 @@ def enable(tx: Transaction, context: RequestContext, task_name: str) -> Json:
 
 @router.post("/tasks/{task_name}/disable", response_model=TaskResponse)
 def disable(tx: Transaction, context: RequestContext, task_name: str) -> Json:
-    """Pause a task. Running runs are completed; waiting ones are skipped."""
+    """Pause a task.
+
+    Running runs are completed. Waiting ones are skipped, if nobody started them by hand.
+    """
     return TaskResponse.from_task(service.set_enabled(tx, context.scope, task_name, is_on=False))
 
 

@@ -365,7 +365,8 @@ def follow_courses(tx: Transaction) -> None:
     """Bring the tasks of courses in line with their files as last applied.
 
     A paused task stays paused. A task and its history are deleted only if the file no longer names
-    it. A task without an agent waits for the agent. If the file cannot be read, all its tasks wait.
+    it, or the course was deleted. A task without an agent waits for the agent. If the file cannot
+    be read, all its tasks wait.
     """
     queries.remove_orphans(tx)
     for course in courses.all_courses(tx, SCOPE):
