@@ -17,7 +17,15 @@ from ricordo.domain.clock import to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Scope
-from ricordo.errors import Forbidden, Invalid, NotFound, RicordoError, Unavailable
+from ricordo.errors import (
+    Collision,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    RicordoError,
+    Unavailable,
+)
 from ricordo.features.memory_care.erasure import receipts
 from ricordo.features.memory_care.erasure.files import BACKUPS, without_password
 from ricordo.features.memory_care.erasure.work import PortionedWork
@@ -37,7 +45,7 @@ from ricordo.search.vector_index import portions
 from ricordo.secret import Secret
 from ricordo.storage import jobs, remotes, runs, users
 from ricordo.storage.chain_files import delete_chain_files
-from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.scrub import scrub
 
 log = logging.getLogger(__name__)
@@ -350,7 +358,10 @@ def _add_rule(tx: Transaction, forgetting: Forgetting) -> None:
     """Add the rule against remembering the fact again. If it is refused, the receipt says so."""
     try:
         rules.add_rule(tx, forgetting)
-    except (Invalid, Forbidden) as error:
+    except (Collision, Overtaken):
+        raise  # the transaction is repeated
+    # For example, the label of another block may differ only in case.
+    except (Invalid, Forbidden, Conflict) as error:
         forgetting.note_elsewhere(
             [f"Agents may remember the text again, since the rule against it was refused: {error}"]
         )

@@ -289,6 +289,24 @@ async def test_a_text_is_forgotten_without_room_for_its_rule(stage: Stage) -> No
     assert any("may remember the text again" in sentence for sentence in receipt["elsewhere"])
 
 
+async def test_a_text_is_forgotten_if_another_block_has_the_name_of_the_rules(
+    stage: Stage,
+) -> None:
+    await ada(stage)
+
+    def fill(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, SCOPE, "ada")
+        user_memory.put(tx, owned, NEVER_REMEMBER.title(), "Snow.", owned.owner)
+
+    await stage.store.write(fill)
+    state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
+    await finish_jobs(stage)
+
+    receipt = await service.find_receipt(stage.runtime, SCOPE, state["id"])
+    assert receipt["status"] == "done"
+    assert any("may remember the text again" in sentence for sentence in receipt["elsewhere"])
+
+
 async def test_empty_and_oversized_texts_to_forget_are_refused(stage: Stage) -> None:
     await ada(stage)
     for text in ("", " … ", "the", "x" * 3_000, "\n".join(f"Line {n} here" for n in range(30))):
