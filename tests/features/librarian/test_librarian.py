@@ -722,7 +722,7 @@ async def test_two_long_texts_with_the_same_beginning_are_both_stored() -> None:
 
 
 ASKED = "Asked. Nothing is forgotten yet. Tell the person to open their memory page."
-GONE = "Forgotten: every text with these words was replaced by a mark."
+GONE = "Forgotten: every text with these words was removed or replaced by a mark."
 
 
 @pytest.mark.parametrize(

@@ -57,15 +57,17 @@ def erase_files(
         for path in _backups(data_dir, database):
             # Files of other kinds, such as dumps, cannot be read, so only their age decides.
             is_theirs = None
+            reason = "since it held the user's data"
             if path.suffix == ".db":
                 is_theirs = holds(path, erasure.user_id)
             if is_theirs is None:
+                reason = "since it may have held the user's data"
                 is_theirs = (
                     erasure.began_at is None or path.stat().st_mtime * SECOND >= erasure.began_at
                 )
             if is_theirs:
                 remove_database(path)
-                updated.files[_name(path, data_dir)] = "removed, since it held the user's data"
+                updated.files[_name(path, data_dir)] = f"removed, {reason}"
         for path in sorted(data_dir.glob("*.db")):
             if path == database or not holds(path, erasure.user_id):
                 continue

@@ -19,7 +19,7 @@ def forget_thing(
     perhaps: bool = typer.Option(
         False,
         "--perhaps",
-        help="Also remove texts with similar words, which perhaps say it.",
+        help="Also remove texts with similar words or meaning, which perhaps say it.",
     ),
     ids: list[str] = typer.Option(
         [], "--id", help="Remove only this item of the list, by its id; repeatable."

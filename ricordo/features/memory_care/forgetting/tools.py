@@ -66,7 +66,7 @@ async def _forget_at_once(context: ToolContext, request: ForgetRequest) -> str:
     until = time.monotonic() + _LONGEST_WAIT
     while time.monotonic() < until:
         if await service.has_passed_once(context.runtime, request, receipt_id):
-            return "Forgotten: every text with these words was replaced by a mark."
+            return "Forgotten: every text with these words was removed or replaced by a mark."
         await asyncio.sleep(_PAUSE)
     return "It is being forgotten: texts with these words are removed in a moment."
 
