@@ -195,7 +195,7 @@ def store_files(tx: Transaction, user: User, records: Iterable[FileRecord]) -> i
 def read_workspace(
     tx: Transaction, scope: Scope, user_id: str, after: str | None
 ) -> tuple[Sequence[Json], str | None]:
-    """Return the next files of the user's workspace, and the path of the last."""
+    """Return the next files of the user's workspace, and the path of the last; None at the end."""
     space = Space(scope.organization_id, user_id)
     records: list[Json] = []
     size = 0

@@ -76,7 +76,7 @@ class FileModelSettings(RequestPart):
 
 
 class FileConversation(RequestPart):
-    """The settings of a conversation in an agent file."""
+    """A conversation in an agent file, with its settings and messages."""
 
     summary: str | None = None
     description: str | None = None
@@ -124,7 +124,7 @@ class FileProposal(_FileChange):
 
 
 class FileMemory(RequestPart):
-    """An agent's memory except for the blocks in its prompt.
+    """An agent's memory except for its blocks, which are in the file's list of blocks.
 
     It consists of the history, the proposals, the ids of detached blocks, and the labels of
     untrusted blocks. `versions_left_out` counts versions of histories that are too long for a file.
@@ -140,9 +140,9 @@ class FileMemory(RequestPart):
 class FileAgent(RequestPart):
     """The parts of an agent in the file that only Ricordo reads; other servers ignore them.
 
-    `messages` and `egress` are the messages and the egress label of its default conversation.
-    `unread` has the unknown fields of an earlier file from which the agent was imported, by their
-    path in that file.
+    `messages` and `egress` are the messages and the egress label of the exported conversation; an
+    import puts them into the default one. `unread` has the unknown fields of an earlier file from
+    which the agent was imported, by their path in that file.
     """
 
     messages: list[FileMessage] | None = None

@@ -1,6 +1,6 @@
 """Decode the JSON of an agent file.
 
-The bytes may be in any Unicode encoding, with or without a byte order mark. The JSON may be wrapped
+The bytes may be UTF-8, UTF-16 or UTF-32, with or without a byte order mark. The JSON may be wrapped
 in JSON strings.
 """
 
@@ -24,8 +24,8 @@ _BYTE_ORDER_MARK = "\ufeff"
 def decode(data: bytes, notes: ImportNotes) -> Any:
     """Return the decoded content of the file.
 
-    Raises Invalid if the file is empty, cut off, not JSON or nested too deeply. The error names the
-    position of the fault.
+    Raises Invalid if the file is empty, cut off, not JSON or nested too deeply. For a file that is
+    not JSON, the error names the position of the fault.
     """
     content = _loads(_text_of(data), notes)
     for _ in range(_MOST_LAYERS):
@@ -63,8 +63,8 @@ def _loads(text: str, notes: ImportNotes) -> Any:
     try:
         return orjson.loads(text)
     except (orjson.JSONDecodeError, UnicodeEncodeError):
-        # Python's json module reads NaN, lone surrogates and control characters, which it also
-        # writes.
+        # Python's json module reads NaN, lone surrogates and control characters. It writes the
+        # first two itself.
         return _loads_leniently(text, notes)
 
 
@@ -83,11 +83,16 @@ def _loads_leniently(text: str, notes: ImportNotes) -> Any:
 
 def _describe_error(text: str, error: json.JSONDecodeError) -> str:
     position = f"line {error.lineno}, column {error.colno}"
-    is_cut = error.pos >= len(text) - 1 or error.msg.startswith("Unterminated string")
-    if is_cut and text[:1] in ("{", "[", '"'):
+    is_in_text = error.msg.startswith("Unterminated string")
+    is_at_end = error.pos >= len(text) - 1 and text[error.pos :] not in ("}", "]")
+    if (is_in_text or is_at_end) and text[:1] in ("{", "[", '"'):
+        if is_in_text:
+            place = f"inside the text that begins at {position}"
+        else:
+            place = f"at {position}"
         return (
-            f"The agent file is not JSON: it ends after {len(text):,} characters, inside the value "
-            f"that begins at {position}. It seems to be cut off: export or download it again."
+            f"The agent file is not JSON: it ends after {len(text):,} characters, {place}. It "
+            "seems to be cut off: export or download it again."
         )
     near = text[error.pos : error.pos + _MOST_QUOTED].partition("\n")[0]
     return f"The agent file is not JSON: {error.msg} at {position}, near {near!r}."

@@ -1,7 +1,8 @@
 """Export an agent as a file.
 
 The file begins with the parts that other servers read (`.af` of the retired Letta V1 server
-0.16.8). The part `ricordo` then contains the complete agent. Ids are local to the file.
+0.16.8). The part `ricordo` then contains the rest of the agent. Ids are local to the
+file, except those of versions, senders and steps.
 Conversations, passages, blocks, folders and schedules of one user are left out, since files are
 passed on to others. Hidden conversations are left out too. The agent's messages are those of the
 chosen conversation, or else of the caller's default one. The file contains the names of secrets but
@@ -180,7 +181,7 @@ def _agent_file(
 ) -> Json:
     """Return one agent as a file.
 
-    A block of an earlier agent in `ids` is only linked.
+    The history of a block that an earlier agent in `ids` has is left out.
     """
     (state,) = context.runtime.complete(tx, (agents.load_whole(tx, context.scope, agent_id),))
     if conversation_id:

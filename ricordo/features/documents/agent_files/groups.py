@@ -126,7 +126,7 @@ def insert_groups(
 
 
 def _shareable_blocks(tx: Transaction, request: GroupRequest, block_ids: list[str]) -> list[str]:
-    """Return the blocks that all agents of the group have or can get.
+    """Return the blocks that one agent of the group has, and that the others have or can get.
 
     An agent can get a block if no other block of the agent has the same label.
     """

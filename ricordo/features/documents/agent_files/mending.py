@@ -122,8 +122,8 @@ _NOT_IN_LABELS = re.compile(r"[\x00-\x1f\x7f<>\\]+")
 class MendedFile:
     """A file that can be imported.
 
-    `tools` are the tools with source code, each with its id in the file, the request that creates
-    it, and its schema. `labels` maps invalid labels in the file to the mended labels.
+    `tools` are the custom tools with source code, each with its id in the file, the request that
+    creates it, and its schema. `labels` maps invalid labels in the file to the mended labels.
     """
 
     content: Json
@@ -232,7 +232,7 @@ def _existing_ids(
 
 
 def _link_only_agent(content: Json) -> None:
-    """If the file has one agent, link all blocks to it if it lists none, and all tools likewise."""
+    """Link all blocks and tools to the only agent of a file, if it has no field that lists them."""
     agents = content["agents"]
     if len(agents) == 1:
         for name, list_name in (("block_ids", "blocks"), ("tool_ids", "tools")):
@@ -631,7 +631,7 @@ def _share_blocks(agents: list[Json]) -> None:
 
 
 def _tool(raw: Json, file: MendedFile) -> Json:
-    """Return a tool; if it has source code, add it to the file's tools.
+    """Return a tool; if it is a custom one with source code, add it to the file's tools.
 
     Source code that cannot be run is left out and noted.
     """
@@ -679,7 +679,8 @@ def custom_tool(
         notes: Gets notes on the changes.
 
     Raises:
-        Invalid: The source cannot be run here.
+        Invalid: The source is too long, or cannot be run here.
+        ValidationError: The tool's fields do not make a request.
     """
     fields = {
         field_name: tool[field_name]

@@ -50,7 +50,7 @@ _PARTS = TypeAdapter(tuple[Part, ...], config=ConfigDict(revalidate_instances="a
 
 
 def whole(message: Message, id: str) -> Json:
-    """Return all fields of the message, in this server's format.
+    """Return the message in this server's format, without ids of its place, run and user.
 
     Args:
         message: The message.
@@ -113,13 +113,15 @@ def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
     """Convert a message from the format of other servers.
 
     Args:
-        raw: The message as the file has it. Parts of unknown types are dropped.
+        raw: The message as the file has it. Parts of unknown types are dropped; in tool messages,
+            so are pictures and reasoning.
         id: The id of the new message.
         home: The conversation that gets it.
         now: The time in microseconds of a message without `created_at`.
 
     Raises:
         Invalid: The role, the content or the time cannot be read.
+        TypeError, AttributeError, ValueError: A value inside a part is of a wrong type.
     """
     role = raw.get("role")
     if role not in _ROLES:

@@ -17,11 +17,13 @@ class ImportForm(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     file: UploadFile
-    append_copy_suffix: bool = Field(True, description='Add "_copy" to the names of the agents.')
+    append_copy_suffix: bool = Field(True, description='Add "_copy" to the names in the file.')
     override_existing_tools: bool = Field(
         True, description="Replace the source of existing custom tools that have the same names."
     )
-    strip_messages: bool = Field(False, description="Leave the messages out.")
+    strip_messages: bool = Field(
+        False, description="Leave the messages and the further conversations out."
+    )
     schedules: bool = Field(
         False, description="Import schedules too. They then send messages to the agent."
     )

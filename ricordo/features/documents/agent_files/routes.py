@@ -33,17 +33,19 @@ async def export_file(
     conversation_id: Annotated[
         str | None,
         Query(
-            description="The conversation whose messages are exported; by default the caller's "
-            "default conversation."
+            description="The conversation whose messages are exported as the agent's; by default "
+            "the caller's default conversation."
         ),
     ] = None,
     use_legacy_format: Annotated[bool, Query(description="Not supported.")] = False,
-    scrub_messages: Annotated[bool, Query(description="Leave the messages out.")] = False,
+    scrub_messages: Annotated[
+        bool, Query(description="Leave messages, conversations and schedules out.")
+    ] = False,
 ) -> Response:
     """Return the agent as an agent file.
 
-    Other servers read the standard fields. The field `ricordo` has the complete history and the
-    archives.
+    Other servers read the standard fields. The field `ricordo` has the conversations, the history
+    of the memory, the archives and the schedules, without those of single users.
     """
     if use_legacy_format:
         raise Invalid("Legacy format is not supported. Leave use_legacy_format out.")
@@ -96,7 +98,7 @@ async def _prepare(
 ) -> tuple[AgentSpec, ModelInfo]:
     """Return the spec with its model.
 
-    If this server lacks its model, the default model replaces it.
+    If its model cannot be used here and the options name no other, the default model replaces it.
     """
     try:
         return await prepare(context.runtime, context.scope, spec)

@@ -80,8 +80,8 @@ def read(
     Args:
         runtime: The server's parts.
         content: The decoded JSON of the file.
-        options: The options of the import. Its `name` is only for the first agent, which is the one
-            that was exported.
+        options: The options of the import. Its `name` is only for the first agent that can be
+            read; an export writes the chosen agent first.
         notes: Gets notes on the changes; None makes new ones, which the result has.
 
     Raises:
@@ -92,7 +92,7 @@ def read(
     file = mend(content, notes)
     content = file.content
     parts_by_id = read_own_part(content, file.labels, notes)
-    # The exported agent comes first; the name in the options is only for this agent.
+    # An export writes its agent first; the name in the options is only for the first agent.
     specs = [
         read_spec(runtime, agent, content, replace(options, name=None) if index else options)
         for index, agent in enumerate(content["agents"])
@@ -210,7 +210,6 @@ def insert_shared(
         The new ids of tools and folders.
 
     Raises:
-        Conflict: A name exists already.
         Forbidden: The caller may not create the file's tools.
         Invalid: A file of a folder cannot be stored.
     """

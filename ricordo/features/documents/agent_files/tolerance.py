@@ -1,7 +1,7 @@
 """Notes on an import's changes, and helpers that fit values to a model.
 
-An import refuses only a broken file. Any other invalid part is mended, or left out and named in a
-note.
+Reading refuses only a broken file. Any other invalid part is mended, or left out and named in a
+note. Storing may still refuse, for example without rights or at a limit.
 """
 
 from collections import Counter
@@ -84,7 +84,7 @@ class ImportNotes:
         return True
 
     def lines(self) -> list[str]:
-        """Return each sentence once, in the order of the notes."""
+        """Return each sentence once, in the order of the notes; above 200, count the rest."""
         sentences = [
             text if count == 1 else f"{text} ({count} times)" for text, count in self.counts.items()
         ]
@@ -127,7 +127,7 @@ def fitted(model: type[BaseModel], fields: Json, kind: str, path: str, notes: Im
     """Return the fields that the model accepts.
 
     Each part that it refuses is left out separately and noted. If it refuses the whole, the result
-    is empty.
+    or still refuses something after 50 rounds, the result is empty.
 
     Args:
         model: The pydantic model.
@@ -235,7 +235,7 @@ def storable(content: Any, notes: ImportNotes) -> Any:
         return content
     cleaned = _storable(content, 0)
     if cleaned != content:
-        notes.add("Values that cannot be stored, such as NUL characters, were removed from texts.")
+        notes.add("Values that cannot be stored, such as NUL characters, were removed.")
     return cleaned
 
 

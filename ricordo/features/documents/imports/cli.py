@@ -66,7 +66,7 @@ def import_letta(
 
 
 def _add_command(kind: str, title: str, noun: str) -> None:
-    @app.command(kind, help=f"Import {noun} that {title} exported, for one user. Repeatable.")
+    @app.command(kind, help=f"Import {noun} that {title} exported. Repeatable.")
     def _import_file(
         file: Path = typer.Argument(help="The unchanged export: JSON, or a zip file."),
         user: str | None = typer.Option(

@@ -311,7 +311,7 @@ async def texts_of(run: LettaRun, ids: Sequence[str]) -> list[BlockTexts]:
 def insert_blocks(
     tx: Transaction, run: LettaRun, chain: Chain, texts: Sequence[BlockTexts], outcome: Outcome
 ) -> list[Block]:
-    """Store the blocks on a new chain, with one version for each text.
+    """Store the blocks on a new chain, with one version for each change of a text.
 
     Args:
         tx: The transaction.

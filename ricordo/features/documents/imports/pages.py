@@ -17,7 +17,7 @@ _writes = needs("messages:write")
 @router.get("")
 @_reads
 async def list_imports(request: Request) -> Response:
-    """Show a form for an upload, and the imports so far."""
+    """Show a form for an upload, and the newest imports."""
     return await _list(request)
 
 
@@ -74,7 +74,7 @@ async def _list(request: Request, problem: str = "", status: int = 200) -> Respo
         agents=agents[:_AGENTS_PER_PAGE],
         older=older,
         jobs=await api.find("/v1/jobs/", kind="imports.upload", limit=_MOST_JOBS) or [],
-        # None for a caller who sees all users and must first choose one.
+        # None for a caller who sees all users and must first choose one, or may not read memory.
         memory_of=scope.subject if scope.may("memory:read") else None,
         may_restore=scope.role == ADMIN and scope.subject_id is None,
     )

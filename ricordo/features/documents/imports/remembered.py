@@ -21,7 +21,7 @@ from ricordo.memory.proposals import Unchanged
 from ricordo.storage.engine.store import Transaction
 
 BLOCK = "human"
-_MOST = 10_000  # remembered texts of one export
+_MOST = 10_000  # texts of the newest list, and as many others of one export
 # Names that ChatGPT has given to its memory tool.
 _MEMORY_TOOLS = ("bio", "memory")
 _BULLET = re.compile(r"^\s*(?:[-*•–]\s+|\d{1,3}[.)]\s+)?")

@@ -39,7 +39,9 @@ class UploadForm(BaseModel):
         None, description="The user, by id or name; by default the caller's user, or everybody."
     )
     agent: str | None = Field(
-        None, description="Id of the agent that gets the import; by default a new one is created."
+        None,
+        description="Id of the agent that gets the import; by default one for this kind and user, which is "
+        "created at the first import.",
     )
 
 

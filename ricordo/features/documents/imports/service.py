@@ -1,4 +1,4 @@
-"""Import chats and memories from an export, for one user and one agent.
+"""Import chats and memories from an export, for one user or everybody, and for one agent.
 
 Ids are computed from those in the export, and each chat is recorded once it is complete. So a
 killed import can continue, the same file changes nothing the second time, and a later export adds
@@ -104,8 +104,8 @@ async def scope_for(runtime: Runtime, user: str | None) -> Scope:
 async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | None) -> Target:
     """Return the agent and the user that an export of this kind is imported for.
 
-    If no agent is named, one is created with an id computed from the kind and the user. A pasted
-    list needs no agent.
+    If no agent is named, it is the one whose id is computed from the kind and the user. If there is
+    none, it is created. A pasted list needs no agent.
 
     Args:
         runtime: The running server.

@@ -142,7 +142,8 @@ class VersionRecord(_Record):
 class BlockRecord(_Record):
     """The settings of a block. Its text is in the record of its version."""
 
-    # Under an unknown policy each change waits for approval, and no model sees the block.
+    # Under an unknown policy each change waits for approval. Under an unknown egress policy no
+    # model sees the block.
     later_words = {"policy": "propose", "egress": NOBODY_AT_ALL}
 
     id: _Name

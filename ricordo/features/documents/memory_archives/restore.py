@@ -1,9 +1,9 @@
 """Restore a person's memory from an archive in one transaction: all of it or nothing.
 
 Each version keeps its id. The id is computed from texts, author, time and earlier versions. If one
-word of an archive was changed, the computed id differs from the stored id. The archive is then
-refused. Rows keep their ids too. So if nothing was left out, the next export of the memory has the
-same content hash.
+word of a text of the history was changed, the computed id differs from the stored id. The archive
+is then refused. Rows keep their ids too. So if nothing was left out, the next export of the memory
+has the same content hash.
 """
 
 from collections.abc import Iterable, Mapping
@@ -80,7 +80,7 @@ def restore(
 
     Raises:
         Conflict: if the user has memory here, or this server has a part of the archive already.
-        Invalid: if computed ids differ from those in the history.
+        Invalid: if computed ids differ from those in the history, or a part cannot be read.
     """
     user = _user(tx, scope, archive, user_name)
     users.lock(tx, user.id)

@@ -2,7 +2,7 @@
 
 A template follows its source agent: its content is that agent's present state. The template stops
 following when the agent is deleted, or when an update or a rollback replaces the content. Contents
-are agent files that have only settings, prompt, tools and blocks.
+are agent files that have only settings, prompt, tools, blocks and ids of folders.
 """
 
 import re
@@ -167,7 +167,7 @@ def create(
         agent_id: The agent that the template follows, or None.
 
     Raises:
-        Invalid: if the name has other letters than allowed.
+        Invalid: if the name has characters that are not allowed, or more than 100.
         Conflict: if the name is taken.
     """
     now = tx.clock.now()
@@ -339,7 +339,8 @@ async def make_agent(
     Raises:
         NotFound: if the template, the version or a model is missing.
         Invalid: if a variable has no value, or the content cannot be used.
-        Conflict: if the template was saved or replaced during the call.
+        Conflict: if, during the call, the template was replaced, or saved while "latest" is asked
+            for.
     """
 
     def find(tx: Transaction) -> tuple[Template, TemplateVersion | None, Json]:
@@ -379,7 +380,9 @@ async def make_agent(
         # Lock the template, so that a later migration finds the new agent, and "latest" stays the
         # newest version.
         if stored.id != template.id or (version == "latest" and stored.version != template.version):
-            raise Conflict(f'The template "{name}" was saved by another request. Send yours again.')
+            raise Conflict(
+                f'The template "{name}" was changed by another request. Send yours again.'
+            )
         folders = files.folders_by_ids(tx, context.scope, agent["folder_ids"])
         folder_ids = tuple(folder.id for folder in folders)
         linked_file = replace(file, specs=[replace(spec, folder_ids=folder_ids)])

@@ -49,7 +49,8 @@ class FolderRequest(EmbeddingFields):
     user: str | None = Field(
         None,
         max_length=500,
-        description="The user who owns the folder, by id or name; by default everybody.",
+        description="The user who owns the folder, by id or name; by default the caller's user, or "
+        "the organization.",
     )
 
 

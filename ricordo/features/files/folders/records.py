@@ -33,9 +33,9 @@ class Folder:
 class File:
     """A file of a folder, without its text.
 
-    `name` is unique in the folder; `original_name` is the name of the uploaded file. `size` is in
-    bytes as uploaded; `lines` and `characters` are those of its text. The text can be read from the
-    status `embedding` on.
+    `name` is unique in the folder; `original_name` is the name before a number made it unique.
+    `size` is in bytes as uploaded; `lines` and `characters` are those of its text. The text can be
+    read from the status `embedding` on.
     """
 
     id: str

@@ -268,7 +268,8 @@ def list_files(
 ) -> list[Json]:
     """List the files of the folder.
 
-    With `include_content` the list has their texts, up to a million characters.
+    With `include_content` the list has their texts. A text that does not fit into a million
+    characters together with the earlier ones is left out.
     """
     queries.get_folder(tx, context.scope, folder_id)
     files = queries.page_of_files(tx, context.scope, [folder_id], paging.page(default=1000))

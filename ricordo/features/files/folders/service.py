@@ -364,8 +364,8 @@ def _require_may_attach(scope: Scope, folder: Folder) -> None:
         folder.user_id is None or folder.user_id != scope.subject
     ):
         raise Forbidden(
-            "Your key lacks the scope agents:write, so it can only attach its user's folders to "
-            "an agent."
+            "Your key lacks the scope agents:write, so it can only attach and detach its user's "
+            "folders."
         )
 
 

@@ -118,7 +118,8 @@ async def text_of(sandbox: Sandbox, name: str, content: bytes) -> FileText:
         content: The whole file.
 
     Raises:
-        Invalid: if there is no text, or more than `MOST_CHARACTERS`.
+        Invalid: if it cannot be read, if a parsed document has no text, or for a text of more than
+            `MOST_CHARACTERS`.
         Unavailable: if the sandbox or the extra for this type is missing.
     """
     kind = PARSED.get(PurePosixPath(name).suffix.lower())

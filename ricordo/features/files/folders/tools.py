@@ -10,7 +10,11 @@ from pydantic import BaseModel, Field
 
 from ricordo.errors import Invalid
 from ricordo.features.files.folders import queries, windows
-from ricordo.features.files.folders.line_search import LineSearch, compiled_pattern
+from ricordo.features.files.folders.line_search import (
+    MOST_MATCHES,
+    LineSearch,
+    compiled_pattern,
+)
 from ricordo.features.files.folders.records import AgentFile, File
 from ricordo.features.files.folders.windows import View
 from ricordo.search.index import PassageFilter
@@ -88,7 +92,7 @@ async def open_files(
                 f"Note: Closed {len(closed)} least recently used file(s) due to open file limit: "
                 f"{names}"
             )
-        return "\n".join(lines) or "No files were named, and none were open."
+        return "\n".join(lines) or "No files were named, so nothing changed."
 
     return await context.store.write(work)
 
@@ -225,6 +229,9 @@ def _render_matches(search: LineSearch, view: View, too_large: int) -> str:
         return "\n".join([f"No matches found for pattern: '{search.pattern}'", *skipped])
     total = f"{search.total}{'+' if search.is_full else ''}"
     begin = search.skip
+    stop = f"The search stops at {MOST_MATCHES} matches. Use a narrower pattern, or include."
+    if not search.matches and search.is_full:
+        return stop
     if not search.matches:
         return f"There are {total} matches, so there are none after the first {begin}."
     end = begin + len(search.matches)
@@ -246,7 +253,9 @@ def _render_matches(search: LineSearch, view: View, too_large: int) -> str:
         ]
     quoted = search.pattern.replace('"', '\\"')
     more = f'To see more matches, call: grep_files(pattern="{quoted}", offset={end})'
-    lines += ["", more if end < search.total else "No more matches to show."]
+    if end >= search.total:
+        more = stop if search.is_full else "No more matches to show."
+    lines += ["", more]
     return "\n".join([*lines, *skipped])
 
 

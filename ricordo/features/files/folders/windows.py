@@ -357,7 +357,8 @@ def render_window(
         tx: The transaction.
         file: The window's file.
         window: The lines to show.
-        limit: The most characters of the result. A longer text ends with a note that it was cut.
+        limit: The most characters of the result. A longer text ends with a note that it was cut; if
+            the limit is shorter than this note, the result is the note.
         beginning: The file's first characters, from `beginnings_of`. It saves a query if the window
             shows the file from its first line to its last; otherwise it is not used.
     """
@@ -433,7 +434,8 @@ def _view_of(state: AgentState, folders: Iterable[Folder]) -> View:
 def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[AgentState]:
     """Add the folders to the states of a list of agents.
 
-    This takes five statements for all agents, and one more for each file that is shown in part.
+    This takes at most five statements for all agents, and one more for each open file that is shown
+    in part or may show more characters than one piece has.
 
     Args:
         tx: The transaction, or a read.

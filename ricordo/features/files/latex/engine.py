@@ -24,7 +24,7 @@ _LIMITS = SandboxLimits(
     seconds=60, cpu_seconds=20, processes=16, file_mb=20, output_kb=LARGEST // 1000 + 300
 )
 # The first run writes files that the second run reads, such as a table of contents. At the end, the
-# script prints the PDF and the log.
+# script prints the log and, without errors, the PDF.
 _RUNS = """for run in 1 2 3; do
   "$@" >/dev/null 2>&1 </dev/null; code=$?
   [ $code = 0 ] || break
@@ -113,7 +113,7 @@ async def render(sandbox: Sandbox, title: str, content: str) -> tuple[bytes, dic
 
     Raises:
         Invalid: with the faulty lines, or if LaTeX exceeded a limit of the sandbox.
-        Unavailable: without an engine.
+        Unavailable: without an engine or a sandbox.
     """
     if not (command := find_engine()):
         raise Unavailable(
@@ -172,7 +172,7 @@ def document(title: str, content: str) -> str:
 
 
 def errors(log: str, is_whole: bool) -> list[str]:
-    """Return the errors in the log, each with its line in the content or with its file.
+    """Return the first errors in the log, each with its line in the content or with its file.
 
     Args:
         log: The engine's log, or its last part.

@@ -302,8 +302,11 @@ def test_a_file_from_a_letta_server_is_imported(api: Api) -> None:
         (json.dumps(OTHERS).encode()[:-300], "It seems to be cut off"),
         (json.dumps(OTHERS, indent=1).encode()[:1500], "cut off"),
         (json.dumps(OTHERS).replace('"groups":', "groups:").encode(), "at line 1, column"),
+        (json.dumps(OTHERS).encode() + b"}", "Extra data at line 1, column"),
+        (json.dumps(OTHERS).encode()[:-1] + b",}", "near '}'"),
+        (b'{"agents": [1, 2', "16 characters, at line 1, column 17. It seems to be cut off"),
     ],
-    ids=range(8),
+    ids=range(11),
 )
 def test_invalid_agent_files_are_refused_with_the_position_and_store_nothing(
     api: Api, file: Any, words: str

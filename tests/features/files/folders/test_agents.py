@@ -310,6 +310,28 @@ def test_long_open_files_are_truncated_with_a_note(api: Api, shelf: tuple[str, s
             api.client.agents.update(agent_id, **wrong)
 
 
+def test_grep_files_says_that_it_stops_at_a_thousand_matches(api: Api) -> None:
+    folder = api.client.folders.create(name=f"Long{time.monotonic_ns()}")
+    put(api, folder.id, "long.txt", "bee\n" * 1_200)
+    agent = api.client.agents.create(model=MODEL, include_base_tools=False, folder_ids=[folder.id])
+    end, behind = turn(
+        api,
+        agent.id,
+        call("grep_files", pattern="bee", context_lines=0, offset=980),
+        call("grep_files", pattern="bee", offset=1_000),
+    )
+    stop = "The search stops at 1000 matches. Use a narrower pattern, or include."
+    assert end.endswith(stop)
+    assert behind == stop
+
+
+def test_open_files_without_files_claims_nothing_about_open_ones(
+    api: Api, shelf: tuple[str, str]
+) -> None:
+    (answer,) = turn(api, shelf[1], call("open_files", file_requests=[]))
+    assert answer == "No files were named, so nothing changed."
+
+
 def test_grep_files_finds_lines_by_regular_expressions(api: Api, shelf: tuple[str, str]) -> None:
     folder, agent_id = shelf
     name = api.client.folders.retrieve(folder).name
