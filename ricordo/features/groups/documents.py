@@ -152,14 +152,14 @@ def _delete_reading(tx: Transaction, reading: Reading) -> None:
     is_attached = queries.is_attached(tx, reading.agent_id, reading.folder_id)
     if is_unread or not is_file_deleted or not is_attached:
         return
-    block = _block(
-        tx, reading.organization_id, queries.block_of(tx, reading.agent_id, reading.folder_id)
-    )
-    if block is None:
-        return
+    block_id = queries.block_of(tx, reading.agent_id, reading.folder_id)
+    change = ChangeMetadata(_RICORDO, "A file of its folder was deleted")
     with suppress(Forbidden):
-        blocks.write(tx, block, "", ChangeMetadata(_RICORDO, "A file of its folder was deleted"))
-        queries.restart(tx, reading.agent_id, reading.folder_id)
+        while block := _block(tx, reading.organization_id, block_id):
+            if blocks.write(tx, block, "", change):
+                queries.restart(tx, reading.agent_id, reading.folder_id)
+                break
+            # Another transaction wrote or erased the block meanwhile, so read it again.
 
 
 def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block | None:

@@ -176,6 +176,36 @@ def test_deleting_a_file_removes_its_notes_and_rereads_the_others(
     assert "Grapes." not in text_of(http, agent, "Stock")
 
 
+def test_a_deleted_file_leaves_the_block_although_another_transaction_writes_it(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "_add_jobs", lambda _tx: None)
+    server.answers_with(notes)
+    agent = main_agent(http)["id"]
+    folder = folder_with(http, "Contested", kept="Apples.")
+    gone = upload(http, folder, "gone", "Grapes.")
+    attach(http, agent, folder)
+    find_documents(server)
+    for reading in [one for one in server.read(document_queries.waiting) if one.agent_id == agent]:
+        job = Job(documents.READ, reading.organization_id, {"reading_id": reading.id})
+        server.run(documents.read(server.runtime, job, lambda _done, _all: None))
+    assert "Grapes." in text_of(http, agent, "Contested")
+    write = blocks.write
+    refused: list[str] = []
+
+    def write_second(tx: Any, block: Any, *rest: Any) -> Any:
+        if not refused:
+            refused.append(block.id)
+            return None
+        return write(tx, block, *rest)
+
+    monkeypatch.setattr(documents.blocks, "write", write_second)
+    assert http.delete(f"/v1/folders/{folder}/{gone}").status_code == 204
+    find_documents(server)
+    assert len(refused) == 1
+    assert "Grapes." not in text_of(http, agent, "Contested")
+
+
 @pytest.mark.parametrize("portions", [1, 3])
 def test_deleting_a_file_rereads_a_file_that_is_being_read(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch, portions: int
