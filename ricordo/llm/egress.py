@@ -98,8 +98,9 @@ async def embed(
     destination = clearance.networks.of_model(embedder.info)
     if not permits(clearance.label, destination):
         raise Forbidden(
-            f"The question was not sent to {destination.name} for its vector: an egress policy "
-            "forbids it, because of what the agent has read."
+            f"The {'question' if purpose == 'query' else 'text'} was not sent to "
+            f"{destination.name} for its vector: an egress policy forbids it, because of what the "
+            "agent has read."
         )
     for text in texts:
         if source := clearance.repeats(text, destination):

@@ -40,7 +40,7 @@ class Keys:
     access_key: str | None = field(default=None, repr=False)
 
     def without(self, error: ModelError) -> ModelError:
-        """Return the error without the keys that its message quotes.
+        """Return the error without the keys that its message quotes, and without the whole text.
 
         Args:
             error: The error of a call with these keys. It is returned if it quotes none of them.
@@ -54,6 +54,7 @@ class Keys:
         hidden = ModelError(error.kind, message, retry_after=error.retry_after, status=error.status)
         hidden.limit = error.limit
         hidden.is_judged = error.is_judged
+        hidden.discarded = error.discarded
         return hidden
 
 

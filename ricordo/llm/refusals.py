@@ -111,7 +111,8 @@ class Refusal:
 def logprobs_lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[LearnedDialect]:
     """Yield the lessons of a refusal about log probabilities, whatever its HTTP status is.
 
-    The first asks for fewer alternatives, the second for none.
+    If the refusal names the alternatives, the first asks for none. The last asks for no log
+    probabilities.
 
     Args:
         refusal: The refusal.
@@ -204,7 +205,8 @@ def is_too_long(text: str, *, estimate: int, window: int, accepted: int) -> bool
         text: The plain text of the refusal.
         estimate: Our estimate of the request, in tokens.
         window: The model's context window in tokens, as far as is known.
-        accepted: Our estimate of the largest request that the model ever accepted; 0 if none.
+        accepted: Our estimate of the largest request that the model accepted since the start; 0 if
+            none.
     """
     if TOO_LONG.search(text):
         return True

@@ -3,9 +3,10 @@
 Only calls that are certain are read.
 
 A call is recognized only if its tool was offered and all its arguments can be read. Otherwise the
-text stays text. The marks of `call_marks.py` tell the possible beginnings of calls. Without a mark,
-a text is a call only if the rest of it is not meant for a reader. The time is linear in the text's
-length, since unreadable positions are tried only a limited number of times.
+text stays text, or counts as broken if it can only be a call. The marks of `call_marks.py` tell the
+possible beginnings of calls. Without a mark, a text is a call only if the rest of it is not meant
+for a reader. The time is linear in the text's length, since unreadable positions are tried only a
+limited number of times.
 """
 
 import ast

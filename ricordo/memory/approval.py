@@ -316,7 +316,7 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
         tx: The transaction.
         scope: The caller. With a subject, only that user's memory is changed.
         run_id: The run, which must have ended. It may be deleted if its versions exist.
-        by: The person who undoes it, and who must own each changed memory or be an administrator.
+        by: The person who undoes it: an owner of each changed memory, or an administrator.
 
     Raises:
         NotFound: if there is no such run.
@@ -470,7 +470,8 @@ def _without_change(tx: Transaction, version: BlockVersion, text: str | None) ->
         merged_text = merge_lines(new, old, text)
     if merged_text is None:
         raise Conflict(
-            "The lines that the run wrote were changed later. Edit the block, or restore a version."
+            "The lines that the run wrote were changed or deleted later. Edit the block, or restore "
+            "a version."
         )
     return merged_text
 

@@ -390,7 +390,8 @@ def read_schema(name: str, folder: Path) -> BlockSchema:
     if not _NAME.fullmatch(name):
         raise Invalid(
             f'"{name[:80]}" cannot be the name of a block schema. '
-            'Use letters, digits, "_", "-" and ".", at most 100 of them.'
+            'Use letters, digits, "_", "-" and ".", at most 100 of them. '
+            'Begin with a letter, a digit or "_".'
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

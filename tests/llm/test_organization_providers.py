@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.domain.model import OrganizationProvider
+from ricordo.domain.usage import Usage
 from ricordo.errors import Conflict, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.policy import CallPolicy
@@ -311,11 +312,13 @@ def test_a_key_is_removed_from_errors_and_never_printed() -> None:
     error = ModelError(
         "llm_authentication", "No such key: sk-secret-1 (AKIA-access-1)", retry_after=3
     )
+    error.discarded = Usage(5, 1)
     hidden = KEYS.without(error)
-    assert (str(hidden), hidden.kind, hidden.retry_after) == (
+    assert (str(hidden), hidden.kind, hidden.retry_after, hidden.discarded) == (
         "No such key: (hidden) ((hidden))",
         error.kind,
         3,
+        Usage(5, 1),
     )
     assert Keys("a").without(error) is error
     assert repr(KEYS) == "Keys()"

@@ -145,7 +145,9 @@ def test_schemas_are_files_in_a_folder(tmp_path: Path) -> None:
     "name", ["", "../student", "a/b", ".student", "a" * 101, "stu dent", "x\n"]
 )
 def test_a_schema_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Invalid, match=r"cannot be the name of a block schema"):
+    with pytest.raises(
+        Invalid, match=r'cannot be the name of a block schema.* Begin with a letter, a digit or "_"'
+    ):
         read_schema(name, tmp_path)
 
 

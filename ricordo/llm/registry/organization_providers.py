@@ -216,7 +216,8 @@ class OrganizationProviders:
             is_taken = True
         if is_taken:
             raise Conflict(
-                f'"{name}" is a provider of this server. Choose another name, such as my-{name}.'
+                f'"{name}" is reserved, or a provider of this server. Choose another name, such as '
+                f"my-{name}."
             )
 
     async def ask(self, provider: OrganizationProvider, keys: Keys | None = None) -> ModelList:
