@@ -56,6 +56,7 @@ class TemporaryTurn:
         step_id = new_id("step")
         message_id = new_id("message")
         reply = ModelReply(())
+        handle = self.model.info.handle
         try:
             async for piece in ask(self.model, self.request, self.clearance):
                 chunks = [piece]
@@ -63,7 +64,6 @@ class TemporaryTurn:
                     reply = piece
                     usage = piece.usage + piece.discarded
                     self.run = replace(self.run, usage=usage)
-                    handle = self.model.info.handle
                     await save_cost(self.context, self.run.agent_id, handle, usage)
                     chunks = [] if self.request.stream else list(chunks_of(piece))
                 for chunk in chunks:
@@ -72,6 +72,8 @@ class TemporaryTurn:
                     elif isinstance(chunk, ReasoningChunk):
                         yield ReasoningDelta(self.run.id, step_id, message_id, 0, chunk.text)
         except ModelError as error:
+            if error.discarded and error.discarded.total_tokens:
+                await save_cost(self.context, self.run.agent_id, handle, error.discarded)
             yield Failed(self._ended("llm_api_error"), error.kind, str(error))
         else:
             yield self._end_after(reply)

@@ -6,18 +6,22 @@ The tests cover answers, streams, tools, and the conversation that a chat contin
 import asyncio
 import json
 import random
+from functools import partial
 from typing import Any
 
 import httpx2
 import openai
 import orjson
 import pytest
-from openai import OpenAI
+from openai import APIStatusError, OpenAI
 
 from ricordo.domain.message import ImagePart, ReasoningPart, TextPart
 from ricordo.domain.model import ModelReply
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
+from ricordo.storage import runs
 from tests.features.openai.conftest import asked_texts, assistant, openai_client, user
 from tests.seams.http import ok
 from tests.seams.server import LIMIT, Gate, ServerInThread
@@ -690,6 +694,21 @@ def test_an_answer_at_the_limit_of_tokens_has_its_text_or_a_reason(
     if not temporary:
         expected = [text] if text == shown else []
         assert [said for said in asked_texts(server) if said] == ["Count.", *expected, "Go on."]
+
+
+def test_the_tokens_of_an_answer_that_a_temporary_chat_cannot_use_are_in_the_ledger(
+    server: ServerInThread, client: OpenAI, agent: str
+) -> None:
+    failure = ModelError("llm_empty_response", "The model gave an empty answer.")
+    failure.discarded = Usage(100, 200)
+    server.says(failure)
+    used = partial(runs.used_since, organization_id=LOCAL_ORGANIZATION, since=0)
+    before = server.read(used)
+    with pytest.raises(APIStatusError, match="empty answer"):
+        client.chat.completions.create(
+            model=agent, messages=[user("Hi.")], extra_headers=chat_headers("local:1")
+        )
+    assert server.read(used) - before == 300
 
 
 def test_json_at_the_limit_of_tokens_has_no_reason_in_its_place(
