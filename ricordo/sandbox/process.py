@@ -8,7 +8,7 @@ import socket
 import struct
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from io import FileIO
@@ -167,11 +167,8 @@ class SandboxProcess:
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
         """Do not count the program for the limit while it waits for the server's answer."""
-        if self.slot:
-            self.slot.give_up()
-        yield
-        if self.slot:
-            await self.slot.take()
+        async with self.slot.left() if self.slot else nullcontext():
+            yield
 
     async def wait(self) -> int:
         """Return the exit code as a shell reports it.

@@ -1,6 +1,8 @@
 """The limit on programs that run in the sandbox at once."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from ricordo.errors import Unavailable
 
@@ -24,6 +26,7 @@ class Slot:
         self._slots = slots
         self._is_taken = False
         self._taking = asyncio.Lock()
+        self._waits = 0
 
     async def take(self, seconds: float = 0) -> None:
         """Wait for a free slot, except if it is taken already.
@@ -39,11 +42,29 @@ class Slot:
                 if not self._is_taken:
                     await self._slots.free.acquire()
                     self._is_taken = True
+                    if self._waits:  # a wait began meanwhile
+                        self.give_up()
         except TimeoutError:
             raise Unavailable(
                 f"{self._slots.count} programs are already running in the sandbox "
                 "(RICORDO_SANDBOX_CALLS). Try again later."
             ) from None
+
+    @asynccontextmanager
+    async def left(self) -> AsyncIterator[None]:
+        """Free the slot while the program waits for the server, and take it again afterwards.
+
+        A program may wait for several answers at once. It takes the slot after the last of these
+        waits, since an answer that is still missing may need the slot.
+        """
+        self._waits += 1
+        self.give_up()
+        try:
+            yield
+        finally:
+            self._waits -= 1
+        if not self._waits:
+            await self.take()
 
     def give_up(self) -> None:
         """Free the slot, if it is taken."""

@@ -264,6 +264,37 @@ async def test_a_program_that_waits_for_its_server_leaves_its_slot_to_the_progra
     await sandbox.close()
 
 
+async def test_a_program_with_one_of_two_answers_still_leaves_its_slot_to_the_other(
+    tmp_path: Path,
+) -> None:
+    sandbox = opened(tmp_path, sandbox="bubblewrap", sandbox_calls=1)
+    has_first = asyncio.Event()
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.3)
+        if b" /first " in request:
+            writer.write(head + b"first")
+            has_first.set()
+        else:
+            await has_first.wait()
+            await asyncio.sleep(0.3)
+            limits = SandboxLimits(seconds=8)
+            inner = await sandbox.run_python("print('second')", b"", limits=limits)
+            writer.write(head + inner.stdout.strip())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    ours = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    urls = f"{ours}/first {ours}/second".encode()
+    limits = SandboxLimits(seconds=20)
+    result = await sandbox.run_python(ASK, urls, limits=limits, may_call_server=ours)
+    assert result.stdout.split() == [b"first", b"second"], result
+    server.close()
+    await sandbox.close()
+
+
 class Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
