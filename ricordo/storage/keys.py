@@ -404,6 +404,23 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
     return (stored, scope_of(stored, user))
 
 
+def is_withdrawn(tx: Transaction, scope: Scope, id: str) -> bool:
+    """Return whether work that was begun with this key may no longer be done.
+
+    A key counts that was revoked or has expired, or whose user is disabled or deleted. For a token,
+    the key that created it counts. The token itself, or a login, may have ended since.
+
+    Args:
+        tx: The transaction.
+        scope: The organization of the key.
+        id: The id of a key, a session or a token.
+    """
+    key = _ROWS.find(tx, scope, id)
+    while key is not None and key.kind in ("token", "access") and key.created_by:
+        key = _ROWS.find(tx, scope, key.created_by)
+    return key is not None and key.kind == "key" and authenticate(tx, key.hash) is None
+
+
 def _reach_of(key: ApiKey) -> Reach | None:
     """Return the limits of a token; None for any other key."""
     if key.kind == "token":

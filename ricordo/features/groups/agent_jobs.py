@@ -186,7 +186,8 @@ def _request_of(tx: Transaction, job: Job) -> TurnRequest:
 def _scope_of(tx: Transaction, job: Job) -> Scope:
     """Return the sender's scope.
 
-    Raises Invalid if the key was revoked or has expired, or the user was disabled or deleted.
+    Raises Invalid if the key, or the key that created the token, was revoked or has expired. It is
+    also raised if the user was disabled or deleted.
     """
     fields = job.payload["scope"]
     organization = Scope(job.organization_id)
@@ -195,17 +196,9 @@ def _scope_of(tx: Transaction, job: Job) -> Scope:
         user = users.find(tx, organization, scope.subject)
         if user is None or user.disabled_at is not None:
             raise Invalid(_NO_LONGER)
-    if scope.key_id and _is_invalid(tx, organization, scope.key_id):
+    if scope.key_id and keys.is_withdrawn(tx, organization, scope.key_id):
         raise Invalid(_NO_LONGER)
     return scope
-
-
-def _is_invalid(tx: Transaction, everything: Scope, key_id: str) -> bool:
-    try:
-        key = keys.get(tx, everything, key_id)
-    except NotFound:
-        return False  # a login or a token; `keys.get` returns only API keys
-    return keys.authenticate(tx, key.hash) is None
 
 
 HANDLERS = (JobHandler(KIND, deliver),)
