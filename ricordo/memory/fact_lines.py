@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from ricordo.domain.block import Block
 from ricordo.memory.facts import revision_of
-from ricordo.search.words import terms
+from ricordo.memory.line_likeness import subject_terms
 
 LONGEST_FACT = 400  # characters
 # Usual labels of the block about the person with whom the agent talks, the most usual first.
 PERSON_LABELS = ("human", "user", "student", "person", "profile", "notes")
 _BULLET = re.compile(r"^\s*(?:[-*•–]+|\d{1,2}[.)])\s+")
-_SHARE = 0.5  # the share of the given words that a line must contain
+_SHARE = 0.5  # the share of the given words, without stop words, that a line must contain
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +144,22 @@ def _find_line(lines: Sequence[str], old: str) -> int | None:
     """Return the index of the line that the given words refer to.
 
     That is the last line that contains these words, or else the line that shares most of them. A
-    line that shares fewer than half of them does not count.
+    line that shares fewer than half of them does not count, and words such as "my" never do.
     """
-    holding = [index for index, line in enumerate(lines) if old and _piece(line, old)]
+    old_terms = subject_terms(old)
+    if not old_terms:
+        same = [index for index, line in enumerate(lines) if old and _plain(line) == _plain(old)]
+        return same[-1] if same else None
+    holding = [index for index, line in enumerate(lines) if _piece(line, old)]
     if holding:
         return holding[-1]
-    old_terms = set(terms(old))
     shares = [
-        (len(old_terms & set(terms(line))), index)
+        (len(old_terms & subject_terms(line)), index)
         for index, line in enumerate(lines)
         if line.strip()
     ]
     best = max(shares, default=(0, 0))
-    if old_terms and best[0] >= max(1, len(old_terms) * _SHARE):
+    if best[0] >= max(1, len(old_terms) * _SHARE):
         return best[1]
     return None
 

@@ -38,7 +38,7 @@ class UserBlock:
         version: The id of the version with this text; None before the first version.
         policy: Whether an agent's edit is applied, proposed or refused.
         pending: The number of proposals that wait for the user's decision.
-        is_untrusted: True if the block contains text from a tool or a document.
+        is_untrusted: True if the text comes from untrusted content, such as a tool or a document.
         proposal_id: The id of the proposal, if an edit was proposed instead of applied.
     """
 
@@ -91,7 +91,7 @@ class HistoryVersion:
 
     Attributes:
         sha: The version's id, which is also the id of its git commit.
-        approved_by: The user who approved the version, if it was a proposal.
+        approved_by: The user who approved the proposal, or pushed or pulled another's commit.
         run_id: The run of the agent that wrote it.
     """
 

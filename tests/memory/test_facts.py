@@ -149,6 +149,25 @@ def test_lines_of_facts_are_added_once_corrected_and_removed() -> None:
     assert len(long.value) == 400
 
 
+@pytest.mark.parametrize(
+    ("line", "old"),
+    [
+        ("My dog is called Rex.", "my diagnosis"),
+        ("My dog is called Rex.", "it is my address"),
+        ("It likes to swim.", "it"),
+        ("Meine Katze heißt Mia.", "meine Adresse"),
+        ("Mi perro es Bobi.", "mi dirección"),
+        ("Mon chien s'appelle Rex.", "mon adresse"),
+        ("Il mio cane si chiama Rex.", "il mio indirizzo"),
+    ],
+)
+def test_a_word_such_as_my_names_no_line(line: str, old: str) -> None:
+    assert with_correction(line, old, "") is None
+    struck = with_correction(line, line, "")
+    assert struck is not None
+    assert struck.value == ""
+
+
 # Subjects that can live somewhere, and subjects that cannot, with the verb and the places that may
 # follow.
 LIVES = {
