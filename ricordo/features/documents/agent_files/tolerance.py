@@ -64,15 +64,16 @@ class ImportNotes:
         if value in _EMPTY:
             return
         name = path.rpartition(".")[2]
-        is_kept = self._keep(path, value)
-        if is_kept:
+        redacted = redact_values({"value": value})["value"]
+        if not self._keep(path, redacted):
+            outcome = "it is left out"
+        elif redacted == value:
             outcome = "it is kept unchanged for exports"
         else:
-            outcome = "it is left out"
+            outcome = "it is kept for exports without its secrets"
         self.add(f'{kind}: the field "{name[:_LONGEST_NAME]}" is unknown here; {outcome}.')
 
     def _keep(self, path: str, value: Any) -> bool:
-        value = redact_values({"value": value})["value"]
         try:
             size = len(path) + len(orjson.dumps(value))
         except TypeError:

@@ -16,7 +16,7 @@ _SHOWN_CHARACTERS = 100_000
 
 @router.get("")
 async def find(request: Request) -> Response:
-    """Redirect to the caller's own files, or ask for a user."""
+    """Redirect to the files of the user in the query or of the caller, or ask for a user."""
     user = request.query_params.get("user") or request.scope[REQUEST_SCOPE].subject
     if user:
         return done(request, page_of("workspace", user))

@@ -125,7 +125,7 @@ def path_of(text: str) -> str:
     if is_long or len(parts) > _DEEPEST:
         raise Invalid(
             f'"{short_path}" is too long: {_LONGEST_PATH} bytes, {_LONGEST_PART} in each name, and '
-            f"{_DEEPEST} folders are allowed."
+            f"{_DEEPEST} names are allowed."
         )
     return path
 
@@ -216,6 +216,10 @@ def write(
     _lock(tx, space)
     stored = queries.find(tx, space, path)
     digest = stored.digest if stored else ""
+    if expected == "" and stored:
+        raise PreconditionFailed(
+            f'"{path[:80]}" exists already in this workspace. Choose another name, or delete it first.'
+        )
     if expected is not None and expected != digest:
         raise PreconditionFailed(
             f'"{path[:80]}" was changed in the meantime. Read it again, then repeat your change.'
@@ -382,8 +386,8 @@ def _require_room(
         used_bytes -= stored.size
     if used_bytes + size > settings.workspace_mb * 1_000_000:
         raise TooLong(
-            f"The workspace is full: it holds {settings.workspace_mb} MB, the limit. Delete some "
-            "files first."
+            f'The workspace is full: with "{path[:80]}" it would hold more than '
+            f"{settings.workspace_mb} MB, the limit. Delete some files first."
         )
 
 

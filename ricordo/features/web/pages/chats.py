@@ -14,7 +14,10 @@ _MOST_AGENTS = 100
 
 @router.get("")
 async def open_chats(request: Request) -> Response:
-    """Open the caller's last conversation; without one, or with `new`, show the agents."""
+    """Open the caller's last conversation; without one, or with `new`, show the agents.
+
+    Without one, the chat of an only agent is opened at once.
+    """
     scope: Scope = request.scope[REQUEST_SCOPE]
     user_id = scope.subject or (scope.user_id if own_memory(scope) else "")
     own_conversations = await request.app.state.runtime.store.read(

@@ -90,9 +90,9 @@ async def show_home(request: Request) -> Response:
 def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
     """Read the lists of the page.
 
-    They are the caller's memory and proposals, the numbers of changes that wait for other people,
-    and the recent and the waiting conversations. Texts of proposals are read only for the caller's
-    memory.
+    They are the caller's memory and proposals, the numbers of changes that wait for other owners of
+    memory, and the recent and the waiting conversations. Texts of proposals are read only for the
+    caller's memory.
     """
     lists: dict[str, Any] = {
         "owner": None,
@@ -177,7 +177,8 @@ def _own_memory(tx: Transaction, me: Scope) -> dict[str, Any]:
 async def say(request: Request) -> Response:
     """Send a message from the home page, and show the chat.
 
-    It continues a conversation, or begins one between the caller and the agent.
+    It continues the conversation in the form, or else the caller's own with the agent, which is
+    created if it is missing.
     """
     form = await form_of(request)
     api = Api(request)

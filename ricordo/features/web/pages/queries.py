@@ -73,7 +73,8 @@ def undo_of_approval(tx: Transaction, scope: Scope, proposal_ids: Sequence[str])
         proposal_ids: The proposals that will be approved.
 
     Returns:
-        The address; "" if the proposals concern several blocks or cannot be read.
+        The address; "" if the proposals concern several blocks or cannot be read, and for a new
+        block of an agent or a block without a version.
     """
     try:
         proposals = [proposal(tx, scope, id) for id in proposal_ids]
@@ -258,13 +259,13 @@ class Person:
 
 
 def people(tx: Transaction, scope: Scope, page: Page, search_text: str) -> list[Person]:
-    """Return one page of the users with this text in their names, newest first.
+    """Return one page of the users with this text in their names or identifiers, newest first.
 
     Args:
         tx: The transaction.
         scope: The caller.
         page: The requested part of the list.
-        search_text: A part of a name; empty for all users.
+        search_text: A part of a name or identifier; empty for all users.
     """
     named_users = stored_users.page_named_like(tx, scope, page, search_text)
     sizes = memory_overviews.sizes_of_users(tx, [user.id for user in named_users])

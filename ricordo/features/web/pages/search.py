@@ -104,7 +104,8 @@ def _range_of(message: Message) -> range:
 async def _find(request: Request, api: Api, kind: str, query: dict[str, str | None]) -> list[Any]:
     """Return the results of one kind, in the API's order.
 
-    The list is empty if the caller may not search this kind.
+    The list of blocks is empty if the caller may not search them, and if the search is narrowed to
+    an agent or to dates.
     """
     body = {
         "query": query["q"],

@@ -600,6 +600,15 @@ def test_a_group_whose_ids_are_no_texts_is_left_out_or_mended(api: Api, value: A
         assert agent["name"] == "Sample"
 
 
+def test_the_note_on_an_unknown_field_says_that_its_secrets_are_removed(api: Api) -> None:
+    file = plain_file()
+    agent_of(file)["mood"] = f"good, ghp_{'a1B2' * 9}"
+    _, warnings = import_with_warnings(api, json.dumps(file).encode())
+    assert 'the field "mood" is unknown here; it is kept for exports without its secrets' in (
+        "\n".join(warnings)
+    )
+
+
 def test_a_file_whose_folder_id_is_no_text_is_left_out(api: Api) -> None:
     file = plain_file()
     file["sources"] = [{"id": "5", "name": "Shelf of numbers"}]

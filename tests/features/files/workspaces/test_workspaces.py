@@ -108,12 +108,9 @@ def test_workspace_files_can_be_stored_read_listed_and_deleted(http: httpx2.Clie
     again = put(http, "ann", "essays/draft.md", "Two\n", **{"if-match": answer.headers["etag"]})
     stale = {"if-match": answer.headers["etag"]}
     refused(http.put(f"{FILES.format('ann')}/essays/draft.md", content="Three", headers=stale), 412)
-    refused(
-        http.put(
-            f"{FILES.format('ann')}/essays/draft.md", content="X", headers={"if-none-match": "*"}
-        ),
-        412,
-    )
+    new_only = {"if-none-match": "*"}
+    answer = http.put(f"{FILES.format('ann')}/essays/draft.md", content="X", headers=new_only)
+    assert "exists already" in refused(answer, 412)
     assert again["created_at"] == made["created_at"]
     ok(http.delete(f"{FILES.format('ann')}/essays/draft.md"))
     refused(http.delete(f"{FILES.format('ann')}/essays/draft.md"), 404)
@@ -145,6 +142,12 @@ def test_invalid_and_escaping_paths_are_refused(http: httpx2.Client, path: str) 
     assert "b" not in paths(http, "ann")
 
 
+def test_a_path_with_too_many_names_is_refused_with_their_limit(http: httpx2.Client) -> None:
+    answer = http.put(f"{FILES.format('ann')}/{'a/' * 12}b", content=b"x")
+    assert "12 names are allowed" in refused(answer, 400)
+    assert put(http, "tom", f"{'a/' * 11}b", "x")["path"] == f"{'a/' * 11}b"
+
+
 @pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\u00ad", "\ufeff", "\U000e0061"])
 def test_invisible_characters_in_a_path_are_removed(http: httpx2.Client, hidden: str) -> None:
     put(http, "zoe", f"{hidden}es{hidden}says/draft{hidden}.md", "Bees.")
@@ -162,7 +165,8 @@ def test_a_workspace_has_a_quota(http: httpx2.Client, monkeypatch: pytest.Monkey
     put(http, "ben", "one", "1")
     put(http, "ben", "two", "2")
     assert "2 files" in refused(http.put(f"{FILES.format('ben')}/three", content="3"), 422)
-    assert "full" in refused(http.put(f"{FILES.format('ben')}/two", content=b"x" * 1_000_000), 422)
+    large = http.put(f"{FILES.format('ben')}/two", content=b"x" * 1_000_000)
+    assert 'full: with "two" it would hold more than 1 MB' in refused(large, 422)
     assert get(http, "ben", "two") == "2"
     ok(http.delete(f"{FILES.format('ben')}/two"))
     assert "is a file" in refused(http.put(f"{FILES.format('ben')}/one/x", content="3"), 400)
