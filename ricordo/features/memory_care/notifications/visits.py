@@ -14,7 +14,9 @@ from ricordo.errors import DatabaseFailed
 from ricordo.features.memory_care.notifications import queries
 
 # Pages and lists that show a person's proposals.
-_SHOWS_PROPOSALS = re.compile(r"/|/ui/(?:people|proposals)/.+|/users/[^/]+/(?:blocks/.+/)?diffs")
+_SHOWS_PROPOSALS = re.compile(
+    r"/|/ui/people/[^/]+(?:/blocks/.+)?|/ui/proposals/.+|/users/[^/]+/(?:blocks/.+/)?diffs"
+)
 _OK = 200
 _NOTED_EVERY = 60.0  # seconds
 _MOST_REMEMBERED = 10_000

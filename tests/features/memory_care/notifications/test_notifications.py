@@ -5,6 +5,7 @@ import hmac
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -29,7 +30,8 @@ from tests.features.knowledge.facts.test_routes import read_facts
 from tests.features.memory_care.notifications.mail_sink import Sink, mail_sink
 from tests.seams.http import get, ok, post, put, refused
 from tests.seams.jobs import quick_jobs
-from tests.seams.server import MODEL
+from tests.seams.people import OPERATOR, People
+from tests.seams.server import MODEL, serving
 from tests.support.json_server import Served
 
 __all__ = ["quick_jobs"]
@@ -358,6 +360,25 @@ def test_decision_times_and_unseen_proposals_are_counted(ada: Ada) -> None:
     metrics = ada.http.get("/metrics").text
     assert "ricordo_decision_seconds_median" in metrics
     assert "ricordo_proposals_never_seen" in metrics
+
+
+def test_a_page_without_proposals_does_not_count_as_a_look_at_them(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
+        people = People(server, http)
+        key = people.key("ida")
+        people.ask(key, "PUT", "/users/ida/blocks/student", json={"body": "Likes tea."})
+        edit = {"old_string": "tea", "new_string": "pie", "agent_id": "t", "reasoning": "Said."}
+        people.ask(OPERATOR, "POST", "/users/ida/blocks/student/propose", json=edit)
+
+        def never_seen() -> int:
+            figures = people.ask(OPERATOR, "GET", "/v1/notifications/decisions")
+            return int(figures["never_seen"])
+
+        for path in ("learning", "facts"):
+            ok_page(people.send(key, "GET", f"/ui/people/ida/{path}"))
+        assert never_seen() == 1
+        ok_page(people.send(key, "GET", "/ui/people/ida"))
+        assert never_seen() == 0
 
 
 @pytest.mark.parametrize("sender", ["a b@example.org", "Ricordo <ä@example.org>", "nobody"])
