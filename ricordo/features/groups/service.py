@@ -175,7 +175,7 @@ def delete(tx: Transaction, scope: Scope, group_id: str) -> None:
     group = queries.get(tx, scope, group_id)
     _end_memory_work(tx, scope, group, group.agent_ids)
     if group.manager_agent_id:
-        change_settings(tx, scope, group.manager_agent_id, **{MANAGES: None, MESSAGE_BUFFER: None})
+        change_settings(tx, scope, group.manager_agent_id, **_without_group(group))
     queries.remove(tx, group.id)
 
 
@@ -332,12 +332,11 @@ def _require_no_other_manager(members: Sequence[Agent], manager_id: str | None) 
 
 def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) -> None:
     _end_memory_work(tx, scope, before, before.agent_ids)
-    for manager_id, managed in (
-        (before.manager_agent_id, None),
-        (group.manager_agent_id, group.id),
-    ):
-        if manager_id:
-            change_settings(tx, scope, manager_id, **{MANAGES: managed, MESSAGE_BUFFER: None})
+    if before.manager_agent_id:
+        change_settings(tx, scope, before.manager_agent_id, **_without_group(before))
+    if group.manager_agent_id:
+        managed = {MANAGES: group.id, MESSAGE_BUFFER: None}
+        change_settings(tx, scope, group.manager_agent_id, **managed)
     for block_id in group.block_ids:
         if before.manager_agent_id:
             blocks.detach(tx, before.manager_agent_id, block_id)
@@ -347,6 +346,14 @@ def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) 
         _begin_memory_work(
             tx, scope, group, [id for id in before.agent_ids if id in group.agent_ids]
         )
+
+
+def _without_group(group: Group) -> dict[str, None]:
+    """Return the settings that the manager of a group loses with it."""
+    lost: dict[str, None] = {MANAGES: None, MESSAGE_BUFFER: None}
+    if group.manager_type in ASLEEP:
+        lost[ENABLE_SLEEPTIME] = None
+    return lost
 
 
 def _change_members(tx: Transaction, scope: Scope, before: Group, group: Group) -> None:

@@ -406,6 +406,19 @@ def test_deleting_the_sleeping_agent_allows_a_new_pair(
     assert again["enable_sleeptime"] is True
 
 
+def test_an_agent_whose_sleeping_group_ends_has_sleeptime_no_longer(http: httpx2.Client) -> None:
+    first, second, other = main_agent(http), main_agent(http), main_agent(http, name="Other")
+    ok(http.delete(f"/v1/groups/{first['multi_agent_group']['id']}"))
+    ok(http.delete(f"/v1/groups/{other['multi_agent_group']['id']}"))
+    config = {"manager_type": "sleeptime", "manager_agent_id": other["id"]}
+    path = f"/v1/groups/{second['multi_agent_group']['id']}"
+    members = other["multi_agent_group"]["agent_ids"]
+    ok(http.patch(path, json={"manager_config": config, "agent_ids": members}))
+    shown = [ok(http.get(f"/v1/agents/{agent['id']}")) for agent in (first, second, other)]
+    assert [bool(agent["multi_agent_group"]) for agent in shown] == [False, False, True]
+    assert [agent["enable_sleeptime"] for agent in shown] == [False, False, True]
+
+
 def test_sleeptime_is_enabled_for_an_agent_with_users(http: httpx2.Client) -> None:
     identity = ok(
         http.post(
