@@ -284,7 +284,7 @@ class Sandbox:
         try:
             yield slot
         finally:
-            slot.give_up()
+            slot.close()
 
     def _confinement(self, call: SandboxCall, python: Path, *, sees_packages: bool) -> Confinement:
         if call.has_network and not self._sandbox_settings.sandbox_network:

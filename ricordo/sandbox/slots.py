@@ -27,9 +27,10 @@ class Slot:
         self._is_taken = False
         self._taking = asyncio.Lock()
         self._waits = 0
+        self._is_over = False
 
     async def take(self, seconds: float = 0) -> None:
-        """Wait for a free slot, except if it is taken already.
+        """Wait for a free slot, except if it is taken already or the program has ended.
 
         Args:
             seconds: The longest wait; 0: no limit.
@@ -39,10 +40,11 @@ class Slot:
         """
         try:
             async with asyncio.timeout(seconds or None), self._taking:
-                if not self._is_taken:
+                if not self._is_taken and not self._is_over:
                     await self._slots.free.acquire()
                     self._is_taken = True
-                    if self._waits:  # a wait began meanwhile
+                    # Meanwhile another wait may have begun, or the program may have ended.
+                    if self._waits or self._is_over:
                         self.give_up()
         except TimeoutError:
             raise Unavailable(
@@ -65,6 +67,11 @@ class Slot:
             self._waits -= 1
         if not self._waits:
             await self.take()
+
+    def close(self) -> None:
+        """Free the slot after the program's end. A wait that ends later does not take it again."""
+        self._is_over = True
+        self.give_up()
 
     def give_up(self) -> None:
         """Free the slot, if it is taken."""

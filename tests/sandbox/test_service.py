@@ -26,6 +26,7 @@ from ricordo.sandbox.service import (
     SandboxLimits,
     examine_sandbox,
 )
+from ricordo.sandbox.slots import Slot, Slots
 from ricordo.sandbox.watch import descendants
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage.engine.work_folders import FOLDER, sweep
@@ -293,6 +294,23 @@ async def test_a_program_with_one_of_two_answers_still_leaves_its_slot_to_the_ot
     assert result.stdout.split() == [b"first", b"second"], result
     server.close()
     await sandbox.close()
+
+
+async def test_a_wait_that_ends_after_its_program_takes_no_slot() -> None:
+    slots = Slots(1)
+    slot = Slot(slots)
+    await slot.take()
+    async with slot.left():
+        slot.close()
+    await asyncio.wait_for(Slot(slots).take(), 10)
+
+    other = Slot(slots)
+    taking = asyncio.create_task(other.take())
+    await asyncio.sleep(0)
+    other.close()
+    slots.free.release()
+    await taking
+    await asyncio.wait_for(slots.free.acquire(), 10)
 
 
 class Page(BaseHTTPRequestHandler):
