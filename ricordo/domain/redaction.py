@@ -24,7 +24,7 @@ HIDDEN = PLACEHOLDER.format("credential")
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """A text without its secrets, their kinds in order, and the kind of each secret."""
+    """A text without its secrets, their kinds (each once), and the kind of each secret."""
 
     text: str
     kinds: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ class Embedder(Protocol):
         A text without words gets zeros.
 
         Args:
-            texts: The texts. One that is too long is cut or divided by the embedder.
+            texts: The texts. The embedder cuts one that is too long.
             purpose: "query" for a question of a search, "document" for a stored text.
 
         Raises:

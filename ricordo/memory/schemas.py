@@ -140,7 +140,8 @@ def read_toml(text: str, source: str = "") -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        refuse([Problem(1, "lists or tables are nested too deeply. Nest fewer of them.")], source)
+        sentence = "lists or tables are nested too deeply. Nest fewer of them."
+        refuse([Problem(_deepest_line(text), sentence)], source)
     except tomllib.TOMLDecodeError as error:
         refuse([_toml_problem(str(error), text)], source)
     except ValueError:  # a number with thousands of digits
@@ -150,6 +151,17 @@ def read_toml(text: str, source: str = "") -> dict[str, Any]:
         else:
             line = 1
         refuse([Problem(line, "the number has too many digits. Shorten it.")], source)
+
+
+def _deepest_line(text: str) -> int:
+    """Return the first line at which the most brackets and braces are open."""
+    depth = deepest = position = 0
+    for token in _IN_VALUE.finditer(text):
+        depth += (token[0] in "[{") - (token[0] in "]}")
+        if depth > deepest:
+            deepest = depth
+            position = token.start()
+    return text.count("\n", 0, position) + 1
 
 
 def deep_key(text: str) -> int | None:

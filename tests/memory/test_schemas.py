@@ -326,3 +326,9 @@ def test_lines_of_a_multiline_text_are_mapped_to_lines_of_the_file() -> None:
         ('a = 1\nbody = "one\\ntwo"', 2),
     ):
         assert Lines(text).line_in("one\ntwo", 2, "body") == line, text
+
+
+def test_nesting_that_is_too_deep_is_refused_with_its_line() -> None:
+    text = f'title = "T"\n# a comment [[[\ndescription = {"[" * 5000}{"]" * 5000}\n'
+    with pytest.raises(Invalid, match=r"^Line 3: lists or tables are nested too deeply"):
+        parse_schema(text, "x")
