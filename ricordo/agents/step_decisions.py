@@ -578,7 +578,7 @@ def _after_cut(rules: CallRules, offered: OfferedTools, reply: ModelReply) -> Ne
     It is not an error if the turn has an answer: the reply's text, or a message that the agent sent
     before with its tool.
     """
-    if offered.speaks_by_tools:
+    if offered.speaks_by_tools and offered.tools:
         has_answer = any(done.name == SPEECH_TOOL and done.is_success for done in rules.finished)
     else:
         has_answer = reply.has_text

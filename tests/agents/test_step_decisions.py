@@ -207,6 +207,7 @@ def test_text_of_a_heartbeat_agent_gets_one_reminder() -> None:
     cut = after_words(turn(HEARTBEAT), finish="length")
     assert (cut.stop, cut.error) == ("max_tokens_exceeded", CUT_OFF)
     assert after_words(turn(), finish="length").error is None
+    assert after_words(turn(HEARTBEAT, tools=()), finish="length").error is None
     assert after_words(turn(HEARTBEAT, tools=())) == NextAction("end_turn")
 
 
