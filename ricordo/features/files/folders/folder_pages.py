@@ -5,8 +5,10 @@ from typing import Any
 from fastapi import Request, Response
 
 from ricordo.api.routing import needs
+from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import Pages, address_of, done, form_of, render, require_id
+from ricordo.storage import conversation_overviews
 
 router = Pages("/ui/files", scope="archives")
 _LIST = "files.folders/folders.html"
@@ -129,6 +131,10 @@ async def _show(request: Request, folder_id: str, problem: str = "", status: int
     if len(files) > _PAGE_SIZE:
         older = address_of(f"/ui/files/{folder_id}", after=files[_PAGE_SIZE - 1]["id"])
     ids = await api.get(f"{home}/agents", limit=_PAGE_SIZE)
+    scope = request.scope[REQUEST_SCOPE]
+    names = await request.app.state.runtime.store.read(
+        lambda tx: conversation_overviews.names_of_agents(tx, scope, ids)
+    )
     agents = await api.find("/v1/agents/", limit=_PAGE_SIZE) or []
     return await render(
         request,
@@ -138,7 +144,7 @@ async def _show(request: Request, folder_id: str, problem: str = "", status: int
         files=files[:_PAGE_SIZE],
         older=older,
         is_busy=any(file["processing_status"] not in ("completed", "error") for file in files),
-        having=[agent for agent in agents if agent["id"] in ids],
+        having=[{"id": id, "name": names[id]} for id in ids if id in names],
         others=[agent for agent in agents if agent["id"] not in ids],
         problem=problem,
     )

@@ -78,10 +78,16 @@ async def _show(request: Request, problem: str = "", status: int = 200) -> Respo
     text = None
     home, api_path = _addresses(request)
     files: list[Any] = await api.get(api_path)
+    if path and all(file["path"] != path for file in files):
+        problem = problem or f'There is no file "{path[:80]}" in this workspace.'
+        status = 404 if status == 200 else status
+        path = ""
     if path:
         content = await api.find(f"{api_path}/{path}")
         if isinstance(content, str) and "\0" not in content:
             text = content[:_SHOWN_CHARACTERS]
+            if len(content) > _SHOWN_CHARACTERS:
+                text = f"{text}\n[cut: the file has {len(content)} characters]"
     user = request.path_params.get("user_id")
     may_write = request.scope[REQUEST_SCOPE].may("memory:write" if user else "agents:write")
     context: dict[str, Any] = {

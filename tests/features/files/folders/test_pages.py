@@ -3,6 +3,9 @@
 import time
 from pathlib import Path
 
+import pytest
+
+from ricordo.features.files.folders import folder_pages
 from tests.features.web.pages.test_home import visitor
 
 
@@ -46,3 +49,19 @@ def test_a_folder_can_be_created_filled_attached_and_deleted_on_its_page(tmp_pat
         assert len(browser.get(f"/v1/folders/{folder}/files").json()) == 1
         assert browser.post(f"{home}/delete").headers["location"] == "/ui/files"
         assert browser.get(home).status_code == 404
+
+
+def test_the_page_of_a_folder_names_its_agents_however_many_newer_agents_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_pages, "_PAGE_SIZE", 2)
+    with visitor(tmp_path) as browser:
+        home = browser.post("/ui/files", data={"name": "Shelf"}).headers["location"]
+        agents = [
+            browser.post("/v1/agents/", json={"name": name, "model": "ricordo/librarian"}).json()
+            for name in ("Reader", "Nina", "Otto")
+        ]
+        browser.post(f"{home}/agents", data={"agent": agents[0]["id"]})
+        page = browser.get(home).text
+        assert "No agent reads these files yet." not in page
+        assert f'/ui/agents/{agents[0]["id"]}">Reader</a>' in page

@@ -449,6 +449,21 @@ def test_the_workspace_page_uploads_shows_and_deletes_files(http: httpx2.Client)
     assert paths(http, "mia") == []
 
 
+def test_the_workspace_page_says_that_a_file_is_missing_or_shown_in_part(
+    http: httpx2.Client,
+) -> None:
+    put(http, "leo", "long.md", "x" * 100_001)
+    put(http, "leo", "picture", b"\x00\xff")
+    assert (
+        "[cut: the file has 100001 characters]" in http.get("/ui/workspace/leo?path=long.md").text
+    )
+    assert "This file is not text." in http.get("/ui/workspace/leo?path=picture").text
+    missing = http.get("/ui/workspace/leo?path=gone.md")
+    assert missing.status_code == 404
+    assert "There is no file &#34;gone.md&#34; in this workspace." in missing.text
+    assert "This file is not text." not in missing.text
+
+
 def test_only_developers_change_files_on_the_shared_workspace_page(
     http: httpx2.Client,
 ) -> None:
