@@ -2,7 +2,7 @@
 
 The file begins with the parts that other servers read (`.af` of the retired Letta V1 server
 0.16.8). The part `ricordo` then contains the rest of the agent. Ids are local to the
-file, except those of versions, senders and steps.
+file, except those of versions, senders and tool calls.
 Conversations, passages, blocks, folders and schedules of one user are left out, since files are
 passed on to others. Hidden conversations are left out too. The agent's messages are those of the
 chosen conversation, or else of the caller's default one. The file contains the names of secrets but
