@@ -227,8 +227,19 @@ class Authentication:
         ):
             return
         # Do not delay a known key because of other callers at its address.
-        if not _is_equal(key, self._key) and keys.hash_of(self.secret, key) not in self._cached:
+        if not self._is_known(key):
             await asyncio.sleep(DELAY)
+
+    def _is_known(self, key: str) -> bool:
+        """Return True for the keys of this process, a cached key, and a session of such a key."""
+        if _is_equal(key, self._key) or _is_equal(key, self._process_key):
+            return True
+        digest = self._digest_of(key)
+        if digest is None:
+            return False
+        if self._key is not None and digest == keys.hash_of(self.secret, self._key.decode()):
+            return True
+        return digest in self._cached
 
     def note_failure(self, address: str) -> None:
         """Count an unknown key of this address."""

@@ -239,12 +239,19 @@ def _parts(text: str) -> tuple[tuple[Part, ...], bool]:
             plain_text = text
         return ((TextPart(plain_text),) if content else ()), False
     parts = [_part(element) for element in content]
-    texts = [
-        element if isinstance(element, str) else orjson.dumps(element).decode()
-        for element in content
+    readable = [
+        part or TextPart(_text_of(element)) for part, element in zip(parts, content, strict=True)
     ]
-    readable = [part or TextPart(text) for part, text in zip(parts, texts, strict=True)]
     return tuple(readable), all(parts)
+
+
+def _text_of(stored: Any) -> str:
+    if isinstance(stored, str):
+        return stored
+    try:
+        return orjson.dumps(stored).decode()
+    except TypeError:  # orjson reads deeper JSON than it writes
+        return str(stored)
 
 
 _TEXTS = ("text", "call_id", "name", "arguments", "content")

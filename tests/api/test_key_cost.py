@@ -155,6 +155,26 @@ def test_after_many_unknown_keys_from_an_address_each_further_one_is_delayed(
     assert len(waits) == 5
 
 
+def test_a_session_of_a_known_key_is_not_delayed(people: People, waits: list[float]) -> None:
+    address = {"x-forwarded-for": "192.0.2.9"}
+
+    def status(key: str) -> int:
+        return people.http.get("/v1/agents/", headers={**bearer(key), **address}).status_code
+
+    caller_check = people.server.app.state.authentication
+    session = caller_check.open_session(people.key("eve"))
+    operators_session = caller_check.open_session(OPERATOR)
+    for number in range(MOST_FAILURES):
+        assert status(f"ricordo_guess-{number}") == 401
+    assert status(session) == 200  # Its key was not looked up before.
+    assert len(waits) == 1
+    assert status(session) == status(operators_session) == 200
+    assert status(caller_check.make_process_key()) == 200
+    assert len(waits) == 1
+    assert status(f"{session}0") == 401
+    assert len(waits) == 2
+
+
 def test_the_number_of_recorded_failures_is_bounded(people: People) -> None:
     caller_check = people.server.app.state.authentication
     for number in range(10_100):

@@ -166,6 +166,7 @@ def _everything_at_once(it: Broken) -> None:
 _GATED = replace(_call(), is_gated=True)
 _WELL = ("user", TextPart("Well?"))
 _OF_MISSING = CompactionPart("window", ("message-gone-1", "message-gone-2"), 10, 5, 1000, 3, 2)
+_DEEP_FILM = f'{{"kind": "film", "cuts": {"[" * 300}{"]" * 300}}}'
 _FILM = '{"kind": "film", "caption": "My words."}'
 _OBJECT = (
     '[{"kind": "tool_call", "call_id": "x", "name": "conversation_search", "arguments": {"query": '
@@ -208,6 +209,7 @@ KINDS: dict[str, Kind] = {
     "result_in_an_assistant_message": _rows(("assistant", TextPart("Here."), _result())),
     "unknown_role": _rows(("function", TextPart("Of another time."))),
     "unknown_part": _parts("user", f'[{_FILM}, {{"kind": "text", "text": "Look."}}]'),
+    "deep_part": _parts("user", f'[{_DEEP_FILM}, {{"kind": "text", "text": "Look."}}]'),
     "parts_are_text": _parts("user", '"My words."'),
     "text_is_null": _parts("assistant", '[{"kind": "text", "text": null}]'),
     "arguments_are_an_object": _parts("assistant", _OBJECT, ("tool", _result("x"))),
