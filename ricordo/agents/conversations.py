@@ -396,7 +396,7 @@ async def recompile_system(
 
     Raises:
         NotFound: There is no such conversation.
-        Forbidden: The caller may only read the conversation.
+        Forbidden: The text is to be saved, and the caller may only read the conversation.
         Busy: A turn runs in it, so its system message cannot be saved.
         Conflict: Its window does not begin with a system message.
     """

@@ -35,7 +35,7 @@ async def delete_archive(runtime: Runtime, scope: Scope, archive_id: str) -> Non
 
     Raises:
         NotFound: There is no such archive.
-        Forbidden: Another user created it, and the caller does not administer.
+        Forbidden: The caller may not change it (see `archives.require_changes`).
     """
     await _delete(
         runtime, "archive", archive_id, lambda tx: deletion.hide_archive(tx, scope, archive_id)
@@ -98,7 +98,7 @@ async def delete_conversation(runtime: Runtime, scope: Scope, conversation_id: s
 
 
 def empty_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> int:
-    """Delete the conversation's oldest messages, and add a job for the rest.
+    """Delete a portion of the conversation's messages, and add a job for the rest.
 
     Args:
         tx: The transaction, which deletes one portion.

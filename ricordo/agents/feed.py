@@ -66,7 +66,7 @@ class Deltas:
     _spoken_by: set[int] = field(default_factory=set, init=False)
 
     def events(self, chunk: Chunk) -> tuple[Delta | MessageRestarted, ...]:
-        """Return the events for this chunk; an empty chunk has none."""
+        """Return the events for this chunk; empty text or reasoning has none."""
         if isinstance(chunk, TextChunk):
             if chunk.text:
                 return (TextDelta(*self._position("text"), chunk.text),)

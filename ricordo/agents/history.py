@@ -59,7 +59,7 @@ async def import_messages(
         agent_id: The agent.
         past: The messages in order. For a message whose otid is already stored, the stored id is
             returned. A message without a date gets a time next to that of its neighbour. If no
-            message has a date, all get times just before now.
+            message has a date, the last one gets the present time.
         conversation_id: The conversation; None for the agent's default conversation.
 
     Raises:

@@ -218,7 +218,7 @@ async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> Agent
 
 
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
-    """Stop the agent's turns and delete it with its conversations.
+    """Stop the agent's turns that the caller may cancel, and delete it with its conversations.
 
     Args:
         runtime: The server's parts.

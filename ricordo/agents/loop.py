@@ -470,7 +470,8 @@ def _refused_a_picture(
 ) -> bool:
     """Return whether the model may have refused a picture.
 
-    The turn learns from a request that was too long. All other errors are raised again.
+    The turn learns from a request that was too long. All other errors are raised again, and the
+    last one too.
     """
     # Some servers answer 400 to a picture and some 500. Without a second try, one picture in the
     # window would block the agent for good.

@@ -176,7 +176,8 @@ def _examine(tx: Transaction, conversation_id: str) -> _Examination:
 def _read_window(tx: Transaction, examined: _Examination) -> None:
     """Read the window, and keep each valid message once.
 
-    A valid message exists, has a known role, and belongs to the conversation or its origin.
+    A valid message exists, has a known role, and belongs to the conversation or to
+    one from which it was forked. It is not empty, and no other conversation's system message.
     """
     window_ids = list(examined.conversation.window)
     ids = list(dict.fromkeys(id for id in window_ids if isinstance(id, str)))

@@ -320,7 +320,7 @@ def _presentation(
 def _tools_in_a_call(attached: Sequence[Tool]) -> list[Tool]:
     """Return the tools of an agent in a voice conversation, with its search first.
 
-    Tools that speak, search or edit memory are left out.
+    All other tools that speak, search or edit memory are left out.
     """
     search = [tool for tool in attached if tool.name == SEARCH_MEMORY]
     return [*search, *(tool for tool in attached if tool.tool_type not in _NOT_IN_A_CALL)]

@@ -360,7 +360,7 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
 def _in_group(tx: Transaction, run: Run, group_fields: dict[str, Any]) -> Run:
     """Record that the run is a turn in this group, and return the run.
 
-    A run whose request already names the group is returned unchanged.
+    A run that has metadata already, such as its group, is returned unchanged.
     """
     if not group_fields or run.metadata:
         return run
@@ -417,7 +417,7 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput
     Raises:
         Conflict: Calls wait for an answer.
         Invalid: The input answers no waiting call, or does not fit the waiting calls.
-        Collision: Another run accepted this answer, and nothing else was sent.
+        Collision: This answer was accepted before, and it has an otid or nothing else was sent.
     """
     request = turn.request
     run = turn.run

@@ -56,7 +56,7 @@ async def approve(
 ) -> Response | Json:
     """Make the proposed text the block's next version, merged by lines with later changes.
 
-    Only the owner decides on a user's block.
+    On a user's block decides its owner, or a caller who may decide for everybody.
     """
     request = body or ApproveRequest()
 

@@ -440,10 +440,10 @@ def _change(
 
 
 def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[str, Any]:
-    """Return the changes of a sent policy or read-only flag.
+    """Return the changes that follow from a sent policy or read-only flag.
 
-    The read-only flag of the retired Letta V1 server overrides the policy, so changing one changes
-    the other.
+    The read-only flag of the retired Letta V1 server overrides the policy. So a policy sent alone
+    clears the flag, and clearing the flag replaces the policy `read_only`.
     """
     if body.policy is not None:
         if body.read_only is not None:
@@ -476,7 +476,7 @@ def page_of(
     Args:
         tx: The transaction, or a read.
         chain_id: The chain of the block.
-        label: The label that the block has, or had before it was deleted or renamed.
+        label: The label that the block has, or had before it was deleted.
         limit: The most versions to return.
         before: Return only versions older than this one: its hex id or at least its first 7 digits.
 

@@ -103,7 +103,7 @@ _SEND = (
 )
 # Each row has the right, the method and the path, then the allowed query parameters (with ?) and
 # body fields. Parameters that name other objects (agents, blocks, users, models, addresses) are not
-# allowed.
+# allowed, except `agent_id`, which is checked.
 _BROWSER_ROUTES = """
 read_agent GET /v1/agents/<agent>
 read_agent GET /v1/agents/<agent>/core-memory/blocks ?PAGE

@@ -357,7 +357,9 @@ def _proposer(
 
     The local administrator who names no agent proposes as an agent named "agent". An agent of this
     server has its stored name; any other agent has the name that was sent. Raises Forbidden if the
-    request names an agent, and the caller may neither act for users nor change agents.
+    request names an agent, and the caller may neither act for users nor change agents. Raises
+    NotFound for the id of an agent that the caller does not have, except for the local
+    administrator.
     """
     scope = context.scope
     is_local = scope.role == "admin" and scope.may(IMPERSONATE)

@@ -138,7 +138,7 @@ def list_messages(
 ) -> list[Json]:
     """List the run's messages with the incoming ones, of the types that its request selected.
 
-    A talk's run has the messages of all its turns.
+    A talk's run has its input, and the agents' messages in all its turns.
     """
     run = runs.get(tx, context.scope, run_id)
     view = run_view(run)

@@ -148,7 +148,7 @@ class Proposal:
         new_label: Another label for the block, or None.
         note: The reason of a rejection or withdrawal, or the description of a conflict.
         result: The version that an approval created.
-        is_untold: The agent does not know of the rejection yet.
+        is_untold: The agent has not been told yet of a rejection with a reason.
         is_repeated: The same proposal was waiting already; this is not stored.
         egress: The label of the egress policy of a new block; None for a change of a block.
     """

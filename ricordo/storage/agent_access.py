@@ -1,8 +1,8 @@
 """Access to agents.
 
 By default everybody in an agent's organization may use it. If users are attached to the agent, only
-they, administrators and developers may use it. Statements that find agents and their conversations
-contain this condition, so every request checks it.
+they, administrators, developers and callers who see all data may use it. Statements that find
+agents and their conversations contain this condition, so every request checks it.
 """
 
 from collections.abc import Sequence
@@ -81,11 +81,12 @@ def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[Co
 def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
     """Attach the user to the agent, and to all agents that share its memory.
 
-    From then on only attached users, administrators and developers may use these agents.
+    From then on only attached users, administrators, developers and callers who see all data may
+    use these agents.
 
     Args:
         tx: The transaction.
-        agent_id: The agent. The first attached user ends its access for everybody else in the
+        agent_id: The agent. The first attached user ends the access of all others in the
             organization.
         user_id: The user. A user who is attached already stays so.
     """

@@ -1,8 +1,9 @@
 """Agents with their attachments.
 
 Loading an agent for a turn takes three statements, and one more if the agent works on another
-agent's memory. Loading any number of agents for an answer takes three too. It takes one more if
-calls wait for an answer, and one more if a list has long texts.
+agent's memory. A user without a default conversation of their own takes one more, if no
+conversation is named. Loading any number of agents for an answer takes three too. It takes one more
+if calls wait for an answer, and one more if a list has long texts.
 """
 
 from collections.abc import Sequence
@@ -354,7 +355,8 @@ def _load_all(
 ) -> list[AgentState]:
     """Return these agents whole, in order.
 
-    It takes three statements for all, and one more if calls wait for an answer.
+    It takes three statements for all, one more if calls wait for an answer, and one more if a list
+    has long texts.
     """
     if not agent_ids:
         return []

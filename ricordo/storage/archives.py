@@ -416,10 +416,10 @@ def rewrite_passage(tx: Transaction, passage: Passage) -> None:
 
 
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
-    """Delete a passage, and lower its archive's count.
+    """Delete a passage.
 
-    Tags that no other shared passage has leave the archive's row. The search index is not changed
-    here.
+    A shared passage lowers its archive's count, and its tags that no other shared passage has leave
+    the archive's row. The search index is not changed here.
 
     Args:
         tx: The transaction.

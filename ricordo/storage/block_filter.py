@@ -27,10 +27,10 @@ class AgentCount:
 
 @dataclass(frozen=True, slots=True)
 class BlockFilter:
-    """A filter of blocks; an empty field matches any block.
+    """A filter of blocks; None, and empty `pieces` or `tags`, match any block.
 
-    `pieces` maps columns to texts that they must contain. A block matches `user_ids` if it is
-    attached to at least one of these users.
+    Empty `ids` or `user_ids` match no block. `pieces` maps columns to texts that they must contain.
+    A block matches `user_ids` if it is attached to at least one of these users.
     """
 
     label: str | None = None

@@ -2,9 +2,9 @@
 
 Edits of core memory are written here. The caller passes the metadata of its change. Each write
 checks the block's policy, brings texts into normal form, removes secrets, and adds a version to the
-block's chain, all in one transaction. Changes of settings go into a log. Three other writers check
-less: commits that come by git (`git_objects.py`), restored memory archives, and erasure
-(`rewriting.py`).
+block's chain, all in one transaction. Changes of settings go into a log. No policy applies to
+copies and to `normalise`. Three other writers check less: commits that come by git
+(`git_objects.py`), restored memory archives, and erasure (`rewriting.py`).
 """
 
 import logging
@@ -569,12 +569,12 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
         metadata: The author and the reason of the new version.
 
     Returns:
-        The stored block; None if it was written or erased since it was read. Its chain is then
-            locked, so the caller can read it again.
+        The stored block; None if it was written or erased since it was read. If its chain was not
+            erased, the chain is then locked, so the caller can read the block again.
 
     Raises:
         Forbidden: The block's policy does not let the author write it.
-        TooLong: The text exceeds a quota.
+        TooLong: The block, its owner's memory or its history exceeds a quota.
         Invalid: The text is a list's shortened text of this block.
     """
     tx.quotas.require_text(block.label, value, block.value)
@@ -730,7 +730,7 @@ def normalise(tx: Transaction, block: Block) -> Block:
 def _free_label(tx: Transaction, chain: Chain, block: Block, in_chain: str) -> str:
     """Return the label in normal form, with a number if another block has it.
 
-    That block is in the same chain, or belongs to an agent that sees this block.
+    That block is in the same chain, or is attached to an agent that this block is attached to.
     """
     label = plain = normal_name(block.label)
     if label == in_chain:
@@ -755,7 +755,8 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
     Args:
         tx: The transaction.
-        block: The block as it was read. If it is deleted already, nothing happens.
+        block: The block as it was read. If it is deleted already, but not its chain, nothing
+            happens.
         metadata: The author and the reason.
 
     Raises:
@@ -847,7 +848,7 @@ def _written(
 ) -> Block:
     """Return the block as it is stored.
 
-    An owner's edit makes the block trusted again, unless the text stays the same.
+    An owner's edit makes the block trusted again, unless text and label stay the same.
     """
     is_untrusted = block.is_untrusted
     if new_version:

@@ -1,4 +1,4 @@
-"""The visible blocks of many agents in one statement, for lists of agents."""
+"""The visible blocks of many agents in one statement, or two if a list has long texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -279,7 +279,7 @@ def _in_order(ids: Mapping[str, str], first_seq: Mapping[str, int], shown_id: st
 
 
 def _family(tx: Transaction, root: str) -> dict[str, Row[tuple[object, ...]]]:
-    """Return all versions of a conversation by id."""
+    """Return the versions of a conversation by id, at most the 300 oldest."""
     agent = select(conversations.c.agent_id).where(conversations.c.id == root).scalar_subquery()
     is_member = or_(
         conversations.c.id == root, conversations.c.description == f"{VERSION_OF}{root}"

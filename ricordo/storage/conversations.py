@@ -2,8 +2,8 @@
 
 The id of an agent's default conversation is derived from the agent's id. A fork shares its origin's
 messages up to `forked_seq`, including those that the origin itself shares. So a history is read
-from several conversations, called its lineage. No query finds a deleted conversation
-(`deleted_at`), but its rows stay while forks share its messages.
+from several conversations, called its lineage. Lookups and lists leave out deleted conversations
+(`deleted_at`), whose rows stay while forks share their messages.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -67,7 +67,8 @@ _START_OVER = setter(conversations, "window", "prompt_key", "updated_at", where=
 )
 _WINDOW = _START_OVER.values(
     last_message_at=bindparam("new_updated_at"),
-    # Only the save at the end of a run passes these values; other saves leave them unchanged.
+    # Only the save at the end of a run passes its end, duration and stop reason. Other saves leave
+    # them unchanged.
     last_run_ended_at=func.coalesce(bindparam("ended_at"), conversations.c.last_run_ended_at),
     last_run_ms=func.coalesce(bindparam("run_ms"), conversations.c.last_run_ms),
     last_stop_reason=func.coalesce(bindparam("stop_reason"), conversations.c.last_stop_reason),
@@ -159,7 +160,7 @@ def default_id(agent_id: str) -> str:
 def users_default_id(agent_id: str, user_id: str) -> str:
     """Return the id of a user's separate default conversation with the agent.
 
-    The user has one if the agent's default conversation belongs to another user.
+    The user has one if the agent's default conversation does not belong to this user.
 
     Args:
         agent_id: The agent's id.
@@ -184,7 +185,8 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
     """Return the caller's default conversation; None if there is none yet.
 
     It is the agent's default conversation if the caller sees all data, or if it belongs to the user
-    that the caller acts for. Otherwise it is the separate default conversation of that user.
+    that the caller acts for. Otherwise it is the separate default conversation of that user. A
+    caller who sees only shared data has the agent's default conversation if that has no user.
 
     Args:
         tx: The transaction.

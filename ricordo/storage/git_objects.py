@@ -101,8 +101,7 @@ def versions_after(tx: Transaction, chain_id: str, number: int, limit: int) -> l
         tx: The transaction.
         chain_id: The chain.
         number: The versions have greater numbers than this.
-        limit: The number of rows. There may be more, since all rows of the last commit are
-            returned.
+        limit: The most rows. There may be more, since all rows of the last commit are returned.
     """
     rows = list(tx.all(_NEXT, {"chain_id": chain_id, "after": number, "limit": limit}))
     if len(rows) == limit:

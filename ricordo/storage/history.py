@@ -139,8 +139,8 @@ def page(
     Args:
         tx: The transaction.
         chain_id: The chain.
-        label: Only versions of the last block that had this label, under any of its labels. None:
-            of all blocks.
+        label: Only versions of the block with this label, or of the last block that was deleted
+            under it. Versions under the block's former labels are included. None: of all blocks.
         limit: The most versions.
         before: Only versions with a smaller number; None: from the newest on.
     """
@@ -180,7 +180,7 @@ def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
         id: Hex digits in upper or lower case, at least 7.
 
     Raises:
-        NotFound: There is no such version, or these are not hex digits.
+        NotFound: There is no such version, or these are not 7 to 40 hex digits.
         Conflict: Several versions begin with these digits.
     """
     digits = id.lower()

@@ -182,7 +182,7 @@ def delete_waiting_ids(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def on_wake_up(tx: Transaction, notify: Callable[[], None] | None) -> None:
-    """Call `notify` after each committed transaction of this store that added a job.
+    """Call `notify` after each committed transaction that added a job or made one due.
 
     It runs in the transaction's thread.
 

@@ -371,7 +371,7 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
     """Return the key with this hash and its scope.
 
     Returns None for a key that is unknown, revoked or expired, or whose user is disabled or
-    deleted. The same holds for a token whose creating key is no longer valid.
+    deleted. The same holds for a token or access key whose creating key is no longer valid.
 
     Args:
         tx: The transaction.
@@ -422,7 +422,7 @@ def is_withdrawn(tx: Transaction, scope: Scope, id: str) -> bool:
 
 
 def _reach_of(key: ApiKey) -> Reach | None:
-    """Return the limits of a token; None for any other key."""
+    """Return the limits of a token or an access key; None for any other key."""
     if key.kind == "token":
         pairs = (scope.partition(":") for scope in key.scopes if scope.startswith("agent-"))
         return Reach(key.name, frozenset((id, access) for id, _, access in pairs))
@@ -468,7 +468,7 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
 def _counted_as(key: ApiKey) -> str:
     """Return the name under which requests with this key are counted.
 
-    A token counts as the key that created it, and all sessions of a user count together.
+    A token or access key counts as the key that created it. All sessions of a user count together.
     """
     match key.kind:
         case "token" | "access":

@@ -292,7 +292,8 @@ def beginnings(tx: Transaction, chain_id: str, limit: int) -> list[str]:
     Args:
         tx: The transaction.
         chain_id: The chain.
-        limit: The most texts. Each has at most 2,000 characters; skills are left out.
+        limit: The most texts. Each has at most 2,000 characters. Skills and the rules against
+            remembering are left out.
     """
     is_about = case((blocks.c.label.in_(_ABOUT_THE_PERSON), 0), else_=1)
     statement = (
@@ -305,7 +306,7 @@ def beginnings(tx: Transaction, chain_id: str, limit: int) -> list[str]:
 
 
 def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:
-    """Return the labels of deleted blocks under which no block exists now.
+    """Return the labels of deleted blocks under which no block exists now, at most 500.
 
     Args:
         tx: The transaction.

@@ -26,8 +26,8 @@ MOST_BYTES = 32 * 1024 * 1024
 MOST_BYTES_OF_ONE = 64 * 1024
 # An entry unused for this long is dropped when another entry is used.
 UNUSED_SECONDS = 600.0
-# An entry is rebuilt if it has this many messages more than its window, for example after a
-# compaction.
+# An entry is rebuilt if it has more than this many messages beyond those of its window, for example
+# after a compaction.
 _SURPLUS = 100
 # The bytes of a message with its ids, and of a part, without their texts.
 _MESSAGE_BYTES = 1_100

@@ -312,8 +312,8 @@ def move(
 def searchable_text(message: Message) -> str:
     """Return the text by which search finds the message.
 
-    It consists of spoken text and results of tools. Prompts, summaries, events and results of
-    searches are left out. Texts of pictures come last, each with a mark.
+    It consists of spoken text and results of tools. Prompts, summaries, events, and results of
+    searches and of `send_message` are left out. Texts of pictures come last, each with a mark.
 
     Args:
         message: The message.

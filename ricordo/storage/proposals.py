@@ -516,7 +516,9 @@ def count_all_waiting(tx: Transaction, organization_id: str | None = None) -> in
 
 
 def decision_times(tx: Transaction, since: int, organization_id: str | None = None) -> list[float]:
-    """Return the seconds that users took for their decisions, newest proposals first.
+    """Return the seconds until the last decisions on users' memory, newest proposals first.
+
+    At most 10,000 are returned.
 
     Args:
         tx: The transaction.
@@ -560,9 +562,9 @@ def count_decidable(tx: Transaction, scope: Scope) -> int:
 
     Args:
         tx: The transaction.
-        scope: The caller. A caller who may not decide for everybody can decide about the memory of
-            the key's user. With access to all data, the caller can also decide about the memory of
-            agents.
+        scope: The caller, who has the right to approve or to override. One who may not decide for
+            everybody can decide about the memory of the key's user. With access to all data, the
+            caller can also decide about memory that belongs to no user, such as that of agents.
     """
     if scope.decides_for_everybody:
         return count_waiting(tx, scope)
@@ -578,14 +580,14 @@ def count_decidable(tx: Transaction, scope: Scope) -> int:
 
 
 def take_untold(tx: Transaction, agent_id: str, user_id: str, limit: int) -> list[Rejection]:
-    """Return the rejections by this user to report to the agent, and mark them as reported.
+    """Return rejections to report to the agent, and mark them as reported.
 
     They are reported in the user's next turn with the agent, in any conversation.
 
     Args:
         tx: The transaction.
         agent_id: The author of the proposals.
-        user_id: The owner, who rejected them.
+        user_id: The user whose memory they would have changed.
         limit: The most rejections, the oldest first; others stay unreported.
     """
     parameters = {"agent_id": agent_id, "user_id": user_id, "limit": limit}
@@ -600,12 +602,12 @@ def take_untold(tx: Transaction, agent_id: str, user_id: str, limit: int) -> lis
 
 
 def are_untold(tx: Transaction, agent_id: str, user_id: str) -> bool:
-    """Return True if a rejection by this user was not reported to the agent yet.
+    """Return True if a rejection was not reported to the agent yet.
 
     Args:
         tx: The transaction.
         agent_id: The author of the proposals.
-        user_id: The owner, who rejected them.
+        user_id: The user whose memory they would have changed.
     """
     return tx.first(_ANY_UNTOLD, {"agent_id": agent_id, "user_id": user_id}) is not None
 

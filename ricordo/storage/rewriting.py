@@ -99,9 +99,10 @@ class TextChanges:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenChain:
-    """The numbers of changed versions, blocks and proposals, and the chain's new head.
+    """The numbers of changed commits, blocks and proposals, and the chain's new head.
 
-    `dropped_proposals` are the ids of deleted proposals, which count as changed too.
+    `versions` is the number of commits; versions of one commit count once. `dropped_proposals` are
+    the ids of deleted proposals, which count as changed too.
     """
 
     versions: int = 0
@@ -144,7 +145,7 @@ def rewritten_ids(tx: Transaction, chain_id: str) -> frozenset[bytes]:
 def rewrite(tx: Transaction, chain_id: str, changes: TextChanges) -> RewrittenChain | None:
     """Change the texts of a chain in all its versions; None if the chain was deleted.
 
-    Proposals that have no effect any more are deleted.
+    Waiting proposals that have no effect any more are deleted.
 
     Args:
         tx: The transaction.
@@ -341,7 +342,7 @@ class _Rewriting:
                 self._new_commit(id)
 
     def _proposal_changes(self) -> tuple[list[tuple[Any, dict[str, Any]]], list[str]]:
-        """Return the changed proposals, and the proposals that have no effect any more."""
+        """Return the proposals with their new values, and the ids of those without an effect."""
         drafts: list[tuple[Any, dict[str, Any]]] = []
         dropped: list[str] = []
         for row in self.tx.all(_PROPOSALS, {"chain_id": self.chain.id}):

@@ -485,7 +485,9 @@ def page_of_steps(
 
 
 def context_tokens(tx: Transaction, run_id: str) -> int | None:
-    """Return the tokens in the window at the run's last step; None if they were not counted.
+    """Return the tokens in the window at the run's last successful step.
+
+    Returns None if there is none, or if they were not counted.
 
     Args:
         tx: The transaction.
@@ -660,8 +662,8 @@ def used_since(
 def keep_spent(tx: Transaction, step_ids: Sequence[str]) -> None:
     """Move the tokens of steps from their runs to the expenses, before the steps are deleted.
 
-    The token counts of these runs become 0. So the caller moves all steps of a run, at once or in
-    portions.
+    The prompt and completion tokens of these runs become 0. So the caller moves all steps of a run,
+    at once or in portions.
 
     Args:
         tx: The transaction.

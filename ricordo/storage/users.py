@@ -295,7 +295,7 @@ def page(tx: Transaction, scope: Scope, page: Page, **equal: Any) -> list[User]:
 
 
 def page_named_like(tx: Transaction, scope: Scope, page: Page, text: str) -> list[User]:
-    """Return one page of the users with this text in their names, newest first.
+    """Return one page of the users with this text in their names.
 
     Args:
         tx: The transaction.
@@ -329,7 +329,8 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
         user: The user to create.
 
     Raises:
-        Collision: The identifier is used, looks like another user's, or has the form of an id.
+        Collision: The identifier is used, looks like another user's, or has the form of an id; or
+            the id is used.
         Invalid: The name, the identifier or the e-mail address is wrong.
         Forbidden: The caller does not see the whole organization.
     """

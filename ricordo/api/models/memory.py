@@ -230,7 +230,7 @@ class RejectRequest(RequestModel):
 
 
 class BulkDecisionRequest(RejectRequest):
-    """The proposals to decide, by their ids, or all waiting ones."""
+    """The proposals to decide, by their ids, or with `all` the first hundred waiting ones."""
 
     ids: list[str] | None = Field(None, min_length=1, max_length=_MOST_AT_ONCE)
     all: bool = False

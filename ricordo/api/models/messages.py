@@ -1,7 +1,7 @@
 """Response models of messages.
 
-One stored message becomes one or more pieces, which share its id. If the message has no otid, each
-piece has its own.
+A stored message that clients see becomes one or more pieces, which share its id. If the message
+has no otid, each piece has its own.
 """
 
 from collections.abc import Iterable, Iterator

@@ -171,7 +171,8 @@ def begin(connection: sqlite3.Connection, path: Path) -> None:
 
     Args:
         connection: A connection to the database.
-        path: The database's file. If it is a copy at another path, it gets a new identity.
+        path: The database's file. If it is a copy at another path, or has no identity or no mark
+            yet, it gets a new identity.
     """
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     mark = read_mark(path)

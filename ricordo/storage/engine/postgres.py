@@ -302,7 +302,7 @@ def _is_lost(cause: BaseException | None) -> bool:
 
 
 def _require_storable(cause: BaseException | None) -> None:
-    """Raise Invalid for content that no column can hold.
+    """Raise Invalid for content that no column can hold, and OverflowError for a large number.
 
     It is recognized by PostgreSQL's codes or by psycopg's message.
     """

@@ -129,7 +129,7 @@ class PreparedStatement:
 class Statements:
     """The prepared statements of one database.
 
-    `observers` get the SQL of each statement that runs.
+    `observers` get the SQL of each statement that the driver runs directly.
     """
 
     def __init__(self, dialect: sa.Dialect) -> None:

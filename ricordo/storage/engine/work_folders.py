@@ -135,8 +135,8 @@ def file_for(data_dir: Path, target: Path) -> Iterator[Path]:
 def sweep(*data_dirs: Path) -> Sweep:
     """Remove the remains of killed processes.
 
-    They are in these data folders, in their `backups`, in the folders that notes name, and in the
-    system's folder of temporary files.
+    They are in these data folders, in their `backups` and `environments`, in the folders that notes
+    name, and in the system's folder of temporary files.
     """
     report = Sweep()
     for data_dir in dict.fromkeys(path.absolute() for path in data_dirs):
@@ -340,7 +340,7 @@ def _sweep_unfinished(folder: Path, report: Sweep) -> None:
 
 
 def _sweep_older(data_dir: Path, report: Sweep) -> None:
-    """Remove the remains of older versions next to databases and backups."""
+    """Remove the remains of older versions next to databases, backups and environments."""
     backups = data_dir / "backups"
     _sweep_unfinished(data_dir, report)
     _sweep_unfinished(backups, report)

@@ -1,6 +1,7 @@
 """Create the schema: all tables in an empty database, missing migrations in an older database.
 
-A backup is made and verified before the first migration changes an existing database. Tables of
+Before the first migration changes an existing database, a verified backup is made; on PostgreSQL a
+dump, unless pg_dump is missing or older than the server. Tables of
 plugins do not belong to the schema: each start of a server creates missing ones, and plugins change
 them later by themselves.
 """

@@ -1,7 +1,8 @@
 """The tables of agents with everything they own, and of the search index.
 
-`seq` is the primary key, the number of a document in the search index, and the order of lists;
-`id` is the public id. Times are microseconds, UTC. Memory is in `memory_tables.py`.
+`seq` is the primary key, the number of a document in the search index, and the order of rows that
+were created at one time; `id` is the public id. Times are microseconds, UTC. Memory is in
+`memory_tables.py`.
 """
 
 from typing import Any
