@@ -112,7 +112,7 @@ def same_decision(tx: Transaction, request: TurnRequest) -> Run | None:
     """Return the run that accepted this answer to calls.
 
     The calls' ids identify the answer, even without an otid and after the calls have left the
-    window.
+    window. Only the newest hundred decisions of the conversation are compared.
     """
     approval = request.approval
     if approval is None:

@@ -95,7 +95,7 @@ class AgentFields(EmbeddingFields):
 
     ignored: ClassVar = IN_ONE_PROJECT | {
         "from_template": "Agents are made from templates with POST /v1/templates/{template_version}/agents.",
-        "embedding_chunk_size": "Texts are embedded whole.",
+        "embedding_chunk_size": "The server decides how long texts are divided.",
     }
 
     name: str | None = Field(None, max_length=256)
