@@ -4,12 +4,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Index, UniqueConstraint, bindparam, delete, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Index,
+    UniqueConstraint,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+)
 
 from ricordo.features.knowledge.facts.queries import FACTS
 from ricordo.features.knowledge.facts.records import OBSERVATION, UserFact
 from ricordo.features.knowledge.facts.tables import user_facts
-from ricordo.features.tutor.learning.records import CLAIM, LEVEL, PREFIXES
+from ricordo.features.tutor.learning.records import (
+    CLAIM,
+    LEVEL,
+    PREFIXES,
+    claim_slot,
+    level_slot,
+    observation_slot,
+)
 from ricordo.storage.engine.repository import Replacing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import flag, numbers, reference, seq, strings, table
@@ -33,7 +50,8 @@ _CHOICES = select(learner_choices).where(equal(learner_choices, "organization_id
 _OF_COURSE = _CHOICES.where(equal(learner_choices, "course"))
 _OF_USER = _CHOICES.where(equal(learner_choices, "user_id"))
 _CHOICE = _OF_COURSE.where(equal(learner_choices, "user_id"))
-# The most facts of a student in a course that a prompt or a page reads; the newest are read.
+# The most facts of a student in a course that a prompt or a page reads: levels, claims, and the
+# newest observations.
 MOST_READ = 2_000
 EVERY_FACT = 1_000_000
 _STATES = ("current", "proposed")
@@ -142,14 +160,43 @@ def facts_of(
         user_id: The student.
         course: The course's name.
         states: States of facts; by default the current and proposed ones.
-        limit: The most facts that are returned.
+        limit: The most facts that are returned, among which all levels and claims are.
     """
-    statement = (
-        FACTS.select.where(equal(user_facts, "user_id"), _LIVE, _of_course(course))
-        .order_by(user_facts.c.seq.desc())
+    parameters = {"user_id": user_id, "states": list(states), "limit": limit}
+    return FACTS.all(tx, _newest(_of_course(course)), parameters)
+
+
+def facts_of_skill(
+    tx: Transaction, user_id: str, course: str, skill: str, limit: int = MOST_READ
+) -> list[UserFact]:
+    """Return a student's current and proposed facts of one skill, the newest first.
+
+    Args:
+        tx: The transaction, or a read.
+        user_id: The student.
+        course: The course's name.
+        skill: The skill's name.
+        limit: The most facts, among which all levels and claims are.
+    """
+    slot = user_facts.c.slot
+    is_of_skill = or_(
+        slot.in_([level_slot(course, skill), claim_slot(course, skill)]),
+        slot.startswith(observation_slot(course, skill, ""), autoescape=True),
+    )
+    parameters = {"user_id": user_id, "states": list(_STATES), "limit": limit}
+    return FACTS.all(tx, _newest(is_of_skill), parameters)
+
+
+def _newest(condition: ColumnElement[bool]) -> Any:
+    """Return the query of a student's newest facts; observations give way to levels and claims."""
+    is_observation = case((user_facts.c.slot.startswith(OBSERVATION, autoescape=True), 1), else_=0)
+    ids = (
+        select(user_facts.c.id)
+        .where(equal(user_facts, "user_id"), _LIVE, condition)
+        .order_by(is_observation, user_facts.c.seq.desc())
         .limit(bindparam("limit"))
     )
-    return FACTS.all(tx, statement, {"user_id": user_id, "states": list(states), "limit": limit})
+    return FACTS.select.where(user_facts.c.id.in_(ids)).order_by(user_facts.c.seq.desc())
 
 
 def facts_of_students(
@@ -171,29 +218,23 @@ def facts_of_students(
     facts_by_user: dict[str, list[UserFact]] = {}
     for fact in FACTS.all(tx, statement, {"user_ids": [*user_ids], "states": list(_STATES)}):
         facts = facts_by_user.setdefault(fact.user_id, [])
-        if len(facts) < MOST_READ:
+        if len(facts) < MOST_READ or not fact.slot.startswith(OBSERVATION):
             facts.append(fact)
     return facts_by_user
 
 
-def facts_of_user(tx: Transaction, user_id: str) -> list[UserFact]:
+def facts_of_user(tx: Transaction, user_id: str, limit: int = MOST_READ) -> list[UserFact]:
     """Return a student's current and proposed facts of all courses, the newest first.
-
-    At most 2,000 facts are returned.
 
     Args:
         tx: The transaction, or a read.
         user_id: The student.
+        limit: The most facts that are returned, among which all levels and claims are.
     """
     slot = user_facts.c.slot
     is_of_skill = or_(*(slot.startswith(prefix, autoescape=True) for prefix in PREFIXES))
-    statement = (
-        FACTS.select.where(equal(user_facts, "user_id"), _LIVE, is_of_skill)
-        .order_by(user_facts.c.seq.desc())
-        .limit(bindparam("limit"))
-    )
-    parameters = {"user_id": user_id, "states": list(_STATES), "limit": MOST_READ}
-    return FACTS.all(tx, statement, parameters)
+    parameters = {"user_id": user_id, "states": list(_STATES), "limit": limit}
+    return FACTS.all(tx, _newest(is_of_skill), parameters)
 
 
 def facts_of_slot(tx: Transaction, user_id: str, slot: str) -> list[UserFact]:

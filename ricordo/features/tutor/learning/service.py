@@ -518,8 +518,7 @@ def newest_result(observations: Sequence[UserFact]) -> Result | None:
 
 
 def _facts_of_skill(tx: Transaction, learner: Learner, skill: CourseSkill) -> list[UserFact]:
-    found = queries.facts_of(tx, learner.user.id, learner.course.name)
-    return [fact for fact in found if skill_of(fact, learner.course.name) == skill.name]
+    return queries.facts_of_skill(tx, learner.user.id, learner.course.name, skill.name)
 
 
 def _every_fact(tx: Transaction, learner: Learner) -> list[UserFact]:

@@ -403,6 +403,25 @@ async def test_observations_with_secrets_or_invalid_text_are_refused(
     await room.store.write(work)
 
 
+async def test_levels_remain_in_view_behind_many_newer_observations(room: Classroom) -> None:
+    def work(tx: Transaction) -> Any:
+        room.show(tx, "ada", "sums", "good")
+        learner = room.learner(tx, "ada")
+        level = service.propose_level(
+            tx, learner, service.NewLevel(learner.skill("sums"), "practised", "Solved it.")
+        )
+        for _ in range(4):
+            room.show(tx, "ada", "fractions", "good")
+        ids = [fact.id for fact in queries.facts_of(tx, learner.user.id, "numbers", limit=3)]
+        of_user = [fact.id for fact in queries.facts_of_user(tx, learner.user.id, limit=3)]
+        of_skill = queries.facts_of_skill(tx, learner.user.id, "numbers", "sums", limit=2)
+        return level.id, ids, of_user, [fact.id for fact in of_skill]
+
+    level_id, ids, of_user, of_skill = await room.store.write(work)
+    assert ids[-1] == of_user[-1] == of_skill[0] == level_id
+    assert (len(ids), len(of_user), len(of_skill)) == (3, 3, 2)
+
+
 async def test_a_prompt_reads_limited_facts_and_a_deletion_removes_all(
     room: Classroom,
 ) -> None:
