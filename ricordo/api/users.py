@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 from fastapi import Depends, Query, Request, Response
@@ -99,17 +99,24 @@ AsOf = Annotated[
         description="Return the blocks as of this time, or this day's end in UTC, such as 2026-05-01.",
     ),
 ]
-Message = Annotated[
+Format = Annotated[
+    str,
+    Query(max_length=100, description="The format: json, markdown, toml, or that of a plugin."),
+]
+SentMessage = Annotated[
     str | None,
     Query(
         max_length=10_000,
-        description="The reason, shown in the history. Only for formats that have no field for it.",
+        description="The reason, shown in the history. In JSON, send it in the body instead.",
     ),
+]
+Message = Annotated[
+    str | None, Query(max_length=10_000, description="The reason, shown in the history.")
 ]
 
 
 async def read_sent(
-    context: RequestContext, request: Request, user_id: str, label: str, message: Message = None
+    context: RequestContext, request: Request, user_id: str, label: str, message: SentMessage = None
 ) -> PutBlockRequest:
     """Return the sent block, in any format.
 
@@ -118,12 +125,12 @@ async def read_sent(
         request: The request. Its content type names the format.
         user_id: The id or name of the user. The user may not exist yet.
         label: The label in the path, which the text may not contradict.
-        message: The reason of the change; only for formats that have no field for it.
+        message: The reason of the change, if the body is not JSON. JSON has a field for it.
 
     Raises:
         Unsupported: No plugin offers this format.
-        Invalid: The text is not UTF-8, names another block, or breaks the rules of its format; then
-            the error has the lines.
+        Invalid: The text is not UTF-8, or names another block or an unknown schema. Or it breaks
+            the rules of its format, and the error names the lines.
         RequestValidationError: The body is no JSON although its content type says so, or a field
             is wrong.
     """
@@ -255,12 +262,10 @@ async def retrieve(
     context: RequestContext,
     user_id: str,
     label: str,
-    format: Annotated[
-        Literal["json", "markdown", "toml"], Query(description="The format of the answer.")
-    ] = "json",
+    format: Format = "json",
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Return one block with its ETag, as JSON, as Markdown with a front matter, or as TOML."""
+    """Return one block with its ETag, as JSON or in a format such as Markdown."""
 
     def read(tx: Transaction) -> tuple[Block, Response]:
         block = user_memory.require(tx, user_memory.open_memory(tx, context.scope, user_id), label)
@@ -461,7 +466,8 @@ async def show_as(context: RequestContext, block: Block, format: str) -> tuple[s
     Raises:
         Unsupported: No plugin offers the format.
     """
-    for block_format in context.runtime.plugins.block_formats():
+    formats = context.runtime.plugins.block_formats()
+    for block_format in formats:
         if block_format.name == format:
             schema = await asyncio.to_thread(
                 find_schema, block.schema_ref, context.runtime.settings.data_dir
@@ -470,7 +476,8 @@ async def show_as(context: RequestContext, block: Block, format: str) -> tuple[s
                 partial(block_format.write, block.label, block.value, schema), len(block.value)
             )
             return text, f"{block_format.media_type}; charset=utf-8"
-    raise Unsupported(f"This server cannot show a block as {format}. Use json.")
+    choices = " or ".join(["json", *(block_format.name for block_format in formats)])
+    raise Unsupported(f"This server cannot show a block as {format}. Use {choices}.")
 
 
 async def _with_defaults(context: RequestContext, user_id: str, label: str, fields: Any) -> Any:

@@ -37,7 +37,8 @@ class Remote:
         settings: Its options and credentials; the password is encrypted.
         followed: The number of the newest version that the remote has.
         seen: The remote's newest commit at the last sync, or None.
-        last_error: The reason why the last sync failed; None if it succeeded.
+        last_error: The reason why the last sync failed, or its conflicts that wait for the owner;
+            None without either.
         last_at: The time of the last sync, or None.
     """
 

@@ -21,7 +21,7 @@ def set_session(request: Request, response: Response, key: str, seconds: int) ->
         key,
         max_age=seconds,
         path=f"{request.scope.get('root_path', '').rstrip('/')}/",
-        secure=request.url.scheme == "https",  # a proxy on this machine may set it
+        secure=request.url.scheme == "https",  # a trusted proxy may set the scheme
         httponly=True,
         samesite="lax",
     )

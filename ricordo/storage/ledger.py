@@ -1,6 +1,6 @@
 """Queries of the ledger: tokens of steps and of other work, by group.
 
-A step counts on the day its run began, UTC.
+A step counts on the day its run was created, UTC. A planned run is created before it begins.
 """
 
 from collections.abc import Mapping

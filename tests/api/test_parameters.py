@@ -80,7 +80,12 @@ TRIED: dict[str, tuple[str, ...]] = {
     ),
 }
 DATES = ("2000-01-01", "2040-01-01")
-TRIED |= {"as_of": DATES, "tokens": ("50", "20000"), "question": ("Does she study geology?",)}
+TRIED |= {
+    "as_of": DATES,
+    "format": ("toml",),
+    "tokens": ("50", "20000"),
+    "question": ("Does she study geology?",),
+}
 WITH: dict[str, Wire] = {
     "question": {"tokens": "50"},
     "match_all_tags": {"tags": ["one", "two"]},

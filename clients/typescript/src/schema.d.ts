@@ -1729,7 +1729,7 @@ export interface operations {
     retrieve_users__user_id__blocks__label__get: {
         parameters: {
             query?: {
-                format?: "json" | "markdown" | "toml";
+                format?: string;
             };
             header?: {
                 "if-none-match"?: string | null;

@@ -51,7 +51,7 @@ class SystemMessage(MessageFields):
 
 
 class UserMessage(MessageFields):
-    """A message of the user."""
+    """A message of the user, or a system event."""
 
     message_type: Literal["user_message"] = "user_message"
     content: str | list[Json]
@@ -164,7 +164,8 @@ class ApprovalDecisionResponse(ResponseModel):
 class ApprovalResponseMessage(MessageFields):
     """The decisions about waiting calls.
 
-    The last three fields repeat the first call's decision for older clients.
+    The last three fields are for older clients. `approve` and `reason` repeat the first approval or
+    denial, `approval_request_id` is the id of the first call.
     """
 
     message_type: Literal["approval_response_message"] = "approval_response_message"
@@ -320,7 +321,8 @@ def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
         format: The form that the reader wants, which names the tool's argument.
 
     Returns:
-        The text, or JSON if the argument is not text; None for a call without it.
+        The text, or JSON if the argument is an object or a list. None if the argument is missing or
+        of another type.
     """
     try:
         arguments = orjson.loads(call.arguments)
@@ -415,7 +417,7 @@ def _assistant(message: Message, format: MessageFormat) -> Iterator[Piece]:
 
 
 def _approval_response(message: Message) -> Piece:
-    """Return the decisions; the older fields repeat the first call's decision."""
+    """Return the decisions, with the fields for older clients."""
     decisions: list[Json] = []
     for part in message.parts:
         if isinstance(part, ApprovalPart):

@@ -131,7 +131,7 @@ def slides_of(content: bytes) -> Iterator[str]:
 
     for number, slide in enumerate(pptx.Presentation(unpacked(content)).slides, 1):
         texts = [f"[slide {number}]"]
-        for shape in slide.shapes:
+        for shape in shapes_of(slide.shapes):
             if shape.has_text_frame and shape.text_frame.text.strip():
                 texts.append(shape.text_frame.text)
             elif shape.has_table:
@@ -143,6 +143,19 @@ def slides_of(content: bytes) -> Iterator[str]:
         ):
             texts.append(f"Notes: {notes.text}")
         yield "\n".join(texts)
+
+
+def shapes_of(shapes: Iterable[Any]) -> Iterator[Any]:
+    """Yield the shapes, with those inside a group in its place.
+
+    Args:
+        shapes: The shapes of a slide or of a group.
+    """
+    for shape in shapes:
+        if hasattr(shape, "shapes"):
+            yield from shapes_of(shape.shapes)
+        else:
+            yield shape
 
 
 def sheets_of(content: bytes) -> Iterator[str]:
@@ -219,16 +232,17 @@ def parts_of_email(content: bytes) -> Iterator[str]:
 def text_of_part(part: Any) -> str:
     """Return the text of a part of an e-mail.
 
-    The part's header names its encoding. If that encoding is missing or unknown, an HTML page may
+    The part's header names its encoding. If that encoding is missing or unusable, an HTML page may
     name its own, and plain text is read by `decoded`.
     """
     is_html = part.get_content_type() == "text/html"
     try:
         codecs.lookup(part.get_content_charset("none"))
-    except LookupError:
+        text = str(part.get_content())
+    except (LookupError, ValueError):
+        # Encodings such as `hex` and `idna` are known to Python, but cannot decode a mail.
         content = part.get_payload(decode=True) or b""
         return text_of_html(content) if is_html else decoded(content)
-    text = str(part.get_content())
     return text_of_html(text) if is_html else text
 
 

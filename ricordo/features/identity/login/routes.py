@@ -69,7 +69,7 @@ async def log_in(request: Request, next: str = "/", stays: str = "") -> Response
 async def come_back(request: Request, state: str = "", code: str = "", error: str = "") -> Response:
     """Open the session of a person after the provider's login.
 
-    A failure stores nothing.
+    A failure creates no session and no user, and changes none.
     """
     provider = _provider(request)
     runtime = _runtime(request)
@@ -185,7 +185,7 @@ def _set_cookie(
         cookie,
         max_age=seconds,
         path=_below_base(request, path),
-        secure=request.url.scheme == "https",  # a proxy on this machine may set it
+        secure=request.url.scheme == "https",  # a trusted proxy may set the scheme
         httponly=True,
         samesite="lax",
     )

@@ -22,7 +22,7 @@ from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 
 Json = dict[str, Any]
 _PAUSE = 0.1  # seconds between two reads of a remote's state
-_PATIENCE = 120.0  # the most seconds that a remote may take to sync
+_PATIENCE = 120.0  # the most seconds that a command waits for a sync
 _EMBEDDED = re.compile(r"[^/]*://[^/]*:[^/]*@")
 _SERVER = typer.Option(None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]")
 _USER = typer.Option(..., "--user", help="Id or name of the user who owns the memory.")

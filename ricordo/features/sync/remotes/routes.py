@@ -61,7 +61,7 @@ class RemoteResponse(ResponseModel):
 async def add(context: RequestContext, user_id: str, body: RemoteRequest) -> Remote:
     """Add a remote and keep it in sync.
 
-    Its content is pulled first. A new user is created.
+    Its content is pulled first. A user who does not exist yet is created.
     """
     kinds = context.runtime.remotes
     if body.kind not in kinds:

@@ -62,7 +62,7 @@ async def add(
 ) -> Remote:
     """Add a remote to a user's memory, and start its first sync.
 
-    A new user is created. After an error, nothing is created.
+    A user who does not exist yet is created. After an error, nothing is created.
 
     Args:
         store: The store.

@@ -142,6 +142,8 @@ MAILS = {
     "unknown": ("html; charset=x-none", META.format("utf-8"), "utf-8"),
     "plain": ("plain", "café €", "utf-8"),
     "plain and unknown": ("plain; charset=x-none", "café €", "cp1252"),
+    "not an encoding of texts": ("html; charset=hex", META.format("utf-8"), "utf-8"),
+    "without replacements": ("plain; charset=idna", "café €", "utf-8"),
 }
 
 
@@ -149,6 +151,17 @@ MAILS = {
 def test_a_mail_is_read_in_its_encoding(name: str) -> None:
     parts = [part.strip() for part in program.parts_of_email(html_mail(*MAILS[name]))]
     assert parts == ["Subject: Honey", "café €"]
+
+
+def test_texts_in_groups_of_a_slide_are_read() -> None:
+    made = pptx.Presentation()
+    slide = made.slides.add_slide(made.slide_layouts[6])
+    outer = slide.shapes.add_group_shape()
+    outer.shapes.add_textbox(0, 0, 10, 10).text_frame.text = "Bees"
+    inner = outer.shapes.add_group_shape()
+    inner.shapes.add_textbox(0, 0, 10, 10).text_frame.text = "Honey"
+
+    assert [*program.slides_of(saved_bytes(made.save))] == ["[slide 1]\nBees\nHoney"]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 import httpx2
 import pytest
 
+from ricordo.domain.block_format import BlockFormat, ParsedBlock
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
+from ricordo.features.typed_memory.formats import service
 from ricordo.memory import user_memory
 from ricordo.memory.schemas import FOLDER
 from ricordo.storage.engine.store import Transaction
@@ -38,6 +40,27 @@ def test_a_block_can_be_read_and_written_as_markdown_and_toml(
         http.put(address, content=toml.content, headers={"content-type": "application/toml"})
     )
     assert again["version"] == changed["version"]
+
+
+def test_a_block_can_be_read_in_each_format_of_a_plugin(
+    http: httpx2.Client, ada: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    org = BlockFormat(
+        "org",
+        "text/x-org",
+        lambda label, text, _schema: f"* {label}\n{text}",
+        lambda text, _schema: ParsedBlock(None, text.partition("\n")[2]),
+    )
+    monkeypatch.setattr(service, "FORMATS", (*service.FORMATS, org))
+    address = f"/users/{ada}/blocks/student"
+    ok(http.put(address, content=b"* student\nAda", headers={"content-type": "text/x-org"}))
+
+    shown = http.get(address, params={"format": "org"})
+
+    assert shown.headers["content-type"] == "text/x-org; charset=utf-8"
+    assert shown.text == "* student\nAda"
+    unknown = http.get(address, params={"format": "rtf"})
+    assert refused(unknown, 422).endswith("Use json or markdown or toml or org.")
 
 
 def test_a_block_with_a_schema_has_fields_and_faults_with_lines(
