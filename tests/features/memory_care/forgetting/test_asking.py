@@ -60,7 +60,7 @@ def test_an_agent_without_a_user_forgets_at_once_if_the_policy_allows_it(world: 
     agent = world.agent("Ida", **human())
     tell_and_store(world, agent, "direct")
     answer = world.say(agent, "Please forget my illness.", forget("direct"), "It is forgotten.")
-    assert "every text with these words was replaced" in answer
+    assert "every text with these words was removed or replaced by a mark" in answer
     at_once = world.http.get(f"/v1/agents/{agent}/messages").text
     assert CANARY not in at_once
     assert f"Hello. {MARK}" in at_once
