@@ -140,7 +140,7 @@ def test_an_answers_explanation_shows_its_prompt_versions_and_proposals(tmp_path
         question = next(one["id"] for one in messages if one["message_type"] == "user_message")
         assert f"message={question}" in page
         asked = browser.get(f"/ui/answers/{question}").text
-        assert "No step of a model wrote this message" in asked
+        assert "No step of a model is stored for this message" in asked
         first = next(one for one in messages if one["message_type"] == "tool_call_message")
         assert first
         proposals = browser.get(f"/ui/people/{user_id(browser)}").text
