@@ -621,6 +621,10 @@ class WorkingMemory:
         # Secrets that were removed from written texts, with the kinds of secrets.
         self.removed: dict[str, str] = {}
 
+    def user_texts(self) -> list[str]:
+        """Return the user's texts of this turn and of earlier turns."""
+        return self._guard.user_texts()
+
     def block(self, label: str) -> Block:
         """Return the block with this label, with the step's edits so far.
 
@@ -908,7 +912,7 @@ class WorkingMemory:
         text = without_marks(text)
         if not has_hidden_text(text):
             return text
-        known_texts = [before, *self._guard.user_texts()]
+        known_texts = [before, *self.user_texts()]
         shown_text = without_hidden_text(text, known_texts)
         if shown_text != text:
             if is_refused:

@@ -18,8 +18,13 @@ from ricordo.tools.toolbox import ToolContext
 
 ALREADY_NOTED = "That is in your notes already."
 NO_SUCH_NOTE = "There is no such note."
+COPIED_EXAMPLE = (
+    "This is the example of the tool, and the person did not say it. Note only what the person "
+    "said."
+)
 NEW_LABEL = "human"
 NEW_DESCRIPTION = "What is known about the person: one fact a line."
+_EXAMPLE_NAME = "emma"  # the name in the description of `remember`
 _DAY = len("2026-01-20")
 _HIT_LIMIT = 5
 _HIT_LENGTH = 300  # characters
@@ -34,6 +39,8 @@ def remember(context: ToolContext, fact: str) -> str:
     facts = [line for line in fact.split("\n") if line.strip()]
     if not facts:
         raise Invalid("There is nothing to note: fact is empty. Write one short sentence.")
+    if _copies_example(context, fact):
+        raise Invalid(COPIED_EXAMPLE)
     with context.memory.as_one():
         outcomes = [_write(context, line, None) for line in facts]
     return "\n".join(outcomes)
@@ -109,6 +116,21 @@ def _write(context: ToolContext, new: str, old: str | None) -> str:
     else:
         memory.create(NEW_LABEL, edit.value, NEW_DESCRIPTION, context.call_id)
     return edit.sentence
+
+
+def _copies_example(context: ToolContext, fact: str) -> bool:
+    """Return whether the fact is the tool's example, which very small models copy.
+
+    It is, in any language, if it has the example's name, and neither the person nor a block named
+    it.
+    """
+    if _EXAMPLE_NAME not in fact.casefold():
+        return False
+    known_texts = [
+        *context.memory.user_texts(),
+        *(block.value for block in context.memory.current()),
+    ]
+    return not any(_EXAMPLE_NAME in text.casefold() for text in known_texts)
 
 
 def _speaker(hit: FoundMessage) -> str:
