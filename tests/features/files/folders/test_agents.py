@@ -538,12 +538,15 @@ def test_listing_agents_reads_their_folders_in_a_bounded_number_of_statements(
     wanted = {agent: ok(api.http.get(f"/v1/agents/{agent}")) for agent in (first, *more)}
     assert [len(wanted[agent]["memory"]["file_blocks"]) for agent in (first, *more)] == [3, 1, 2, 0]
     for path in ("/v1/agents/", f"/v1/blocks/{block}/agents"):
-        with count_statements(api.server.runtime.store) as counted:
-            listed = {one["id"]: one for one in ok(api.http.get(path, params={"limit": 4}))}
-        assert {agent: listed[agent] for agent in wanted} == wanted, path
+        counts: list[int] = []
+        for _ in range(3):  # a job of the server may run beside the request
+            with count_statements(api.server.runtime.store) as counted:
+                listed = {one["id"]: one for one in ok(api.http.get(path, params={"limit": 4}))}
+            assert {agent: listed[agent] for agent in wanted} == wanted, path
+            counts.append(len(counted.statements))
         # Statements for the key, the block, the agents, their folders, the files that are shown
         # from their first line, and the file that is shown in part.
-        assert len(counted.statements) <= 1 + 1 + 4 + 4 + 1 + 1, path
+        assert min(counts) <= 1 + 1 + 4 + 4 + 1 + 1, path
 
 
 def test_include_default_source_creates_an_empty_folder_for_the_agent(api: Api) -> None:
