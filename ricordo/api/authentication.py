@@ -147,9 +147,7 @@ class Authentication:
         digest = self._digest_of(key)
         if digest is None:
             return runtime.sandbox.keys.scope_of(key)
-        if self._key is not None and hmac.compare_digest(
-            digest, keys.hash_of(self.secret, self._key.decode())
-        ):
+        if self._is_of_settings(digest):
             return _ADMINISTRATOR  # a session of the key in the settings
         return await self._stored_scope(runtime, digest)
 
@@ -237,9 +235,13 @@ class Authentication:
         digest = self._digest_of(key)
         if digest is None:
             return False
-        if self._key is not None and digest == keys.hash_of(self.secret, self._key.decode()):
-            return True
-        return digest in self._cached
+        return self._is_of_settings(digest) or digest in self._cached
+
+    def _is_of_settings(self, digest: str) -> bool:
+        """Return True for the hash of the key in the settings."""
+        return self._key is not None and hmac.compare_digest(
+            digest, keys.hash_of(self.secret, self._key.decode())
+        )
 
     def note_failure(self, address: str) -> None:
         """Count an unknown key of this address."""
