@@ -73,9 +73,16 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
     ("llm/embedding/remote.py", "family"): lambda module: _compiled(
         (row[0] for row in module._FAMILIES), "match"
     ),
-    ("memory/proposals.py", "begins + re.escape(sentence) + ends"): lambda _: _compiled(
-        [rf"(?:^|[.!?;]\s+){re.escape(said)}(?=[.,;!?]|$)" for said in ("a", "a a", "has a cat")],
+    (
+        "memory/line_likeness.py",
+        "_SENTENCE_BEGINS + re.escape(words) + _SENTENCE_ENDS",
+    ): lambda module: _compiled(
+        [
+            f"{module._SENTENCE_BEGINS}{re.escape(said)}{module._SENTENCE_ENDS}"
+            for said in ("a", "a a", "has a cat")
+        ],
         "search",
+        re.IGNORECASE,
     ),
     ("memory/facts.py", "form"): lambda module: _compiled(
         (form for forms in module.FORMS.values() for form in forms),

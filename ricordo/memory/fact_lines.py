@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ricordo.domain.block import Block
 from ricordo.memory.facts import revision_of
-from ricordo.memory.line_likeness import subject_terms
+from ricordo.memory.line_likeness import says_sentence, subject_terms
 
 LONGEST_FACT = 400  # characters
 # Usual labels of the block about the person with whom the agent talks, the most usual first.
@@ -136,8 +136,10 @@ def _with_line(lines: Sequence[str], index: int, line: str) -> FactEdit:
 
 
 def _has_fact(lines: Sequence[str], fact: str) -> bool:
-    plain_fact = f" {_plain(fact)} "
-    return any(plain_fact in f" {_plain(line)} " for line in lines)
+    plain_fact = _plain(fact)
+    return any(
+        _plain(line) == plain_fact or says_sentence(" ".join(line.split()), fact) for line in lines
+    )
 
 
 def _find_line(lines: Sequence[str], old: str) -> int | None:

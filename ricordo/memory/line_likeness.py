@@ -1,9 +1,11 @@
 """Likeness of two lines of memory, by the words that they share.
 
-It answers two questions, each with a separate measure:
+It answers three questions, each with a separate measure:
 
 - `says_same`: do two lines say the same thing? They share most of all words, and differ in no
   number and no negation.
+- `says_sentence`: does a line contain a sentence as a whole? The same words must stand there as a
+  whole sentence or clause.
 - `share_subject`: is a line about the subject of another line? Most terms of the shorter line are
   terms of the longer one.
 """
@@ -26,6 +28,15 @@ _EMPTY_WORDS = frozenset(
     "a an the is are was of to in on at and that user users student students their her his she he"
     " they it der die das ist ein eine und le la il un una est".split()
 )
+# A sentence begins with the line, or after another sentence. A list mark and a subject may precede:
+# notes say both "Lives in Rome" and "The user lives in Rome".
+_SENTENCE_BEGINS = (
+    r"(?:^(?:[-*•–]{1,3}\s|\d{1,2}[.)]\s)?|[.!?;]\s)\s*"
+    r"(?:(?:(?:the )?(?:user|student|person)|i|he|she|they|ich|er|sie|je|il|elle|yo|él|ella|io|lui|lei)"
+    r"\s)?"
+)
+# The comma in "3,5" and the point in "3.5" end nothing.
+_SENTENCE_ENDS = r"(?:(?=[.,;!](?!\w)|$)|(?<=\?)(?=\s))"
 _STOP_WORDS = frozenset().union(*STOP_WORDS.values())
 
 
@@ -58,6 +69,29 @@ def says_same(line: str, other: str) -> bool:
         return False
     return bool(words & other_words) and len(words & other_words) >= _SAME_SHARE * len(
         words | other_words
+    )
+
+
+def says_sentence(line: str, sentence: str) -> bool:
+    """Return True if the line contains the sentence as a whole sentence or clause.
+
+    Capitals, and an end mark that the sentence has or lacks, make no difference.
+
+    >>> says_sentence("Has a cat, likes tea", "has a cat.")
+    True
+    >>> says_sentence("Has a cat allergy", "Has a cat")
+    False
+
+    Args:
+        line: One line, with or without a list mark.
+        sentence: A sentence without spaces around it. Without a word, the result is False.
+    """
+    words = sentence.rstrip(".! ")
+    if not has_words(words):
+        return False
+    return (
+        re.search(_SENTENCE_BEGINS + re.escape(words) + _SENTENCE_ENDS, line, re.IGNORECASE)
+        is not None
     )
 
 

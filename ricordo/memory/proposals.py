@@ -3,7 +3,6 @@
 They wait for the block's owner. An agent is told only how many of its own wait.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from ricordo.memory.edits import (
     MemoryEdit,
     by_block,
 )
+from ricordo.memory.line_likeness import says_sentence
 from ricordo.memory.text import (
     LineChange,
     edit_summary,
@@ -487,25 +487,12 @@ def _says_everything_of(base: str, fuller: str, text: str) -> bool:
         sentences = [sentence for line in change.lines if (sentence := line.strip())]
         is_small = len(lines) * len(sentences) <= _SENTENCE_PAIR_LIMIT
         return is_small and all(
-            any(_says_sentence(line.strip(), sentence) for line in lines) for sentence in sentences
+            any(says_sentence(line.strip(), sentence) for line in lines) for sentence in sentences
         )
 
     return bool(changes) and all(
         other.start == other.end and is_contained(other) for other in changes
     )
-
-
-def _says_sentence(line: str, sentence: str) -> bool:
-    """Return whether the line contains the sentence as a whole sentence.
-
-    "Has a cat" is not in "Has a cat allergy".
-    """
-    begins = r"(?:^|[.!?;]\s+)"
-    if sentence[-1] in ".!?":
-        ends = r"(?=\s|$)"
-    else:
-        ends = r"(?=[.,;!?]|$)"
-    return re.search(begins + re.escape(sentence) + ends, line) is not None
 
 
 def expiry_of(settings: Settings) -> int | None:

@@ -149,6 +149,43 @@ def test_lines_of_facts_are_added_once_corrected_and_removed() -> None:
     assert len(long.value) == 400
 
 
+FACTS = ("Has a cat", "Likes tea", "Paid 3", "Drinks coffee", "Hat eine Katze")
+LONGER = (
+    "{} allergy",
+    "{}.5 of it",
+    "{},5 of it",
+    "Never {}",
+    "{} bowls.",
+    "Says that she {}",
+)
+SAME = (
+    "{}",
+    "- {}.",
+    "2. {}",
+    "{}, and more",
+    "Reads. {}!",
+    "She reads; {}.",
+    "The user {}",
+    "* Sie  {}.",
+    "{}. Reads.",
+)
+
+
+@pytest.mark.parametrize(("fact", "longer"), list(product(FACTS, LONGER)))
+def test_a_fact_within_a_longer_statement_is_a_new_fact(fact: str, longer: str) -> None:
+    line = longer.format(fact)
+    for other in (fact, fact.lower(), f"{fact}."):
+        edit = with_fact(line, other)
+        assert edit is not None, line
+        assert edit.after == other
+
+
+@pytest.mark.parametrize(("fact", "same"), list(product(FACTS, SAME)))
+def test_a_fact_that_a_line_says_as_a_sentence_is_not_added_again(fact: str, same: str) -> None:
+    for other in (fact, fact.upper(), f"{fact}."):
+        assert with_fact(f"Sings.\n{same.format(fact)}", other) is None
+
+
 @pytest.mark.parametrize(
     ("line", "old"),
     [

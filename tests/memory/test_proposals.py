@@ -398,10 +398,10 @@ async def test_repeated_sentences_in_many_added_lines_are_searched_in_few_pairs(
 ) -> None:
     await put(store, "human", TEXT, limit=1_000_000)
     searched: list[str] = []
-    tells = proposing._says_sentence
+    tells = proposing.says_sentence
     monkeypatch.setattr(
         proposing,
-        "_says_sentence",
+        "says_sentence",
         lambda line, sentence: searched.append(line) or tells(line, sentence),
     )
     first = await drafted(
