@@ -127,6 +127,23 @@ _FIRST_PERSON = re.compile(
     re.IGNORECASE,
 )
 _SHORT_WORDS = 6
+# Words of sentences that say only what form the answer should have.
+_LONGEST_FORM = 12
+_FORM_WORDS = frozenset(
+    "a an and answer as at be bullet bullets brief briefly concise detail detailed details english few for four"
+    " french german in it italian just keep line lines list lists long make max maximum more most no not"
+    " of one only or paragraph paragraphs per please point points prose sentence sentences short simple simply"
+    " spanish table than the three to too two very with without word words"
+    " auf aufzählung bitte deutsch ein eine einem einer englisch höchstens in kein keine knapp kurz"
+    " kurze listen maximal mehr nicht nur oder satz stichpunkte stichpunkten sätze sätzen tabelle"
+    " und wort wörter wörtern zwei drei"
+    " anglais au bref brièvement courte court deux en français liste maximum mot mots ou pas phrase phrases plus"
+    " plaît plait s'il s il sans seulement te trois un une vous"
+    " breve brevemente corto como dos en español favor frase frases inglés lista máximo más no o palabra palabras"
+    " por solo sin tres una unas"
+    " al breve brevemente due frase frasi inglese italiano elenco massimo non o parola parole"
+    " per piacere favore solo senza tre".split()
+)
 _STOP = frozenset().union(*STOP_WORDS.values())
 # Words of a wish that name no subject, as in "Forget it." and "Forget everything.".
 _NO_SUBJECT = _STOP | frozenset(terms("everything anything ça ciò"))
@@ -165,23 +182,33 @@ def is_statement(sentence: str) -> bool:
 
 
 def stated(message: str) -> list[str]:
-    """Return the sentences of a message that state something."""
+    """Return the sentences of a message that state something.
+
+    In "Suggest a dinner. One or two sentences." the second sentence continues the request. Until
+    the first statement, short sentences without a fact or "I" are taken as such, since a request
+    may describe what it wants: "Mia is a dragon." After a statement, only sentences about the form
+    of the answer are. A greeting or thanks is no request.
+    """
     statements: list[str] = []
-    # In "Suggest a dinner. One or two sentences." the second sentence continues the request. After
-    # any sentence that states nothing, short ones without a fact or "I" are taken as such. After a
-    # greeting or thanks they are not.
     follows_request = False
+    has_request = False
     for sentence in sentences(message):
-        continues_request = (
-            follows_request
-            and len(sentence.split()) <= _SHORT_WORDS
-            and not (_FIRST_PERSON.search(sentence) or facts_in(sentence))
-        )
-        if is_statement(sentence) and not continues_request:
+        continues_request = has_request and _is_about_form(sentence)
+        if follows_request and len(sentence.split()) <= _SHORT_WORDS:
+            continues_request |= not (_FIRST_PERSON.search(sentence) or facts_in(sentence))
+        if not is_statement(sentence):
+            if not _SMALL_TALK.search(sentence):
+                follows_request = has_request = True
+        elif not continues_request:
             statements.append(_KEEP.sub("", sentence))
-        elif not _SMALL_TALK.search(sentence):
-            follows_request = True
+            follows_request = False
     return statements
+
+
+def _is_about_form(sentence: str) -> bool:
+    """Return whether all words describe an answer, as in "One or two sentences, in German."."""
+    words = re.findall(r"[^\W\d_]+", sentence.casefold())
+    return len(words) <= _LONGEST_FORM and _FORM_WORDS.issuperset(words)
 
 
 def to_forget(message: str) -> list[str]:
