@@ -14,7 +14,7 @@ RicordoError
 │   └── Busy          another turn runs in this conversation
 ├── Forbidden         this credential may not do that
 ├── Unavailable       something outside is missing or down
-│   ├── DatabaseFailed  the database is down, full, read-only or damaged
+│   ├── DatabaseFailed  the database is down, full, read-only or damaged, or lacks our tables
 │   └── LeaseLost     another server, or a cancel, ended this run or job
 └── ModelError        the model's provider failed; `kind` says how
 """
@@ -34,7 +34,14 @@ ModelErrorKind = Literal[
 ]
 # Reasons why a file cannot be written: a full disk, an exhausted quota, a read-only file system.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-DatabaseFailure = Literal["down", "full", "read-only", "damaged"]
+DatabaseFailure = Literal["down", "full", "read-only", "damaged", "schema"]
+_SUMMARIES: dict[DatabaseFailure, str] = {
+    "down": "The database does not answer.",
+    "full": "The disk of the database is full.",
+    "read-only": "The database cannot be written.",
+    "damaged": "The database is damaged.",
+    "schema": "The database lacks tables of this server, or its user may not use them.",
+}
 
 
 class RicordoError(Exception):
@@ -97,7 +104,7 @@ class Unavailable(RicordoError):
 
 
 class DatabaseFailed(Unavailable):
-    """The database is down, full, read-only or damaged; `kind` says which.
+    """The database is down, full, read-only or damaged, or lacks our tables; `kind` says which.
 
     Code that reports an error as the failure of something else, such as another server or a tool,
     calls `require_others_failure` first.
@@ -106,6 +113,15 @@ class DatabaseFailed(Unavailable):
     def __init__(self, message: str, kind: DatabaseFailure = "down") -> None:
         super().__init__(message)
         self.kind = kind
+
+
+def database_summary(error: RicordoError) -> str:
+    """Return a failure of the database in words that anybody may read: they name no files.
+
+    Args:
+        error: The error that the database's use raised.
+    """
+    return _SUMMARIES[error.kind if isinstance(error, DatabaseFailed) else "down"]
 
 
 def require_others_failure(error: RicordoError) -> None:

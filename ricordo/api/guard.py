@@ -20,7 +20,7 @@ from ricordo.api.bodies import limit_body
 from ricordo.domain.ids import pattern
 from ricordo.domain.scope import REQUEST_SCOPE, Reach
 from ricordo.domain.scope import Scope as Caller
-from ricordo.errors import Unavailable
+from ricordo.errors import Unavailable, database_summary
 from ricordo.sandbox import program_keys
 from ricordo.secret import OPERATOR
 from ricordo.settings import LOOPBACK, Settings
@@ -47,7 +47,7 @@ _OPENAI_TYPES = {
     500: "server_error",
     503: "unavailable_error",
 }
-_NOT_NOW = "The database does not answer, so your key cannot be checked. Try again in a moment; the server's log has the reason."
+_NOT_NOW = "{} Your key cannot be checked. Try again in a moment; the server's log has the reason."
 # Seconds until a retry, if no better value is known.
 RETRY_AFTER = "5"
 # git sends a key as a password, with any user name, and only after an answer of 401.
@@ -221,9 +221,9 @@ class Guard:
             if caller and caller.reach:
                 send = _readable(scope, caller.reach, send)
                 refusal = refusal or await _token_refusal(scope, caller, caller.reach)
-        except Unavailable:
+        except Unavailable as error:
             # The error's text may name files, and the caller is unknown.
-            refusal = 503, _NOT_NOW
+            refusal = 503, _NOT_NOW.format(database_summary(error))
         app = self._answer_to(scope, path, refusal) if refusal else self._app
         await app(scope, receive, send)
 

@@ -62,6 +62,10 @@ def test_every_driver_error_code_has_its_kind_including_extended_codes(
         "25006": "read-only",
         "XX001": "damaged",
         "XX002": "damaged",
+        "42P01": "schema",
+        "42703": "schema",
+        "3F000": "schema",
+        "42501": "schema",
         "57P01": "down",
     }
     for code, kind in codes.items():

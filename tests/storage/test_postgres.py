@@ -756,6 +756,14 @@ def test_a_start_on_sqlite_imports_nothing_for_postgresql(tmp_path: Path) -> Non
     assert done.stdout.strip() == "[]"
 
 
+def test_a_start_without_a_schema_for_its_tables_says_what_to_check(
+    empty_database: str, tmp_path: Path
+) -> None:
+    server().run(f"ALTER DATABASE {name_in(empty_database)} SET search_path = elsewhere")
+    with pytest.raises(Unavailable, match=r"no schema has been selected.*search_path"):
+        open_postgres(empty_database, connections=1, backups=tmp_path)
+
+
 def test_a_check_reports_the_state_of_the_database_and_changes_nothing(
     empty_database: str, tmp_path: Path
 ) -> None:

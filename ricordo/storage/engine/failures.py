@@ -38,6 +38,11 @@ _POSTGRES_KINDS: dict[str, DatabaseFailure] = {
     "25006": "read-only",
     "XX001": "damaged",
     "XX002": "damaged",
+    # A table, column or schema is missing, or may not be used.
+    "42P01": "schema",
+    "42703": "schema",
+    "3F000": "schema",
+    "42501": "schema",
 }
 _ADVICE: dict[DatabaseFailure, str] = {
     "full": "The disk is full. Free some space; then start the server again. A running server "
@@ -46,6 +51,9 @@ _ADVICE: dict[DatabaseFailure, str] = {
     "write its files, and check that the disk is not mounted read-only.",
     "damaged": "Some of its pages are damaged; `ricordo doctor` says of which table. Restore it from a "
     "backup.",
+    "schema": "Check that this is Ricordo's database, that the search_path of its user leads to "
+    "Ricordo's tables, and that the user may use them. If tables were dropped, restore a backup. A "
+    "running server continues by itself.",
 }
 
 
@@ -117,7 +125,7 @@ def plain_errors(driver: ModuleType, advice: str, path: Path | None = None) -> I
 
     Raises:
         Collision: A unique or foreign key does not allow the row.
-        DatabaseFailed: The database is down, full, read-only or damaged.
+        DatabaseFailed: The database is down, full, read-only or damaged, or lacks our tables.
         Invalid: A number is too large, or a text holds half a character.
     """
     try:
@@ -131,10 +139,12 @@ def plain_errors(driver: ModuleType, advice: str, path: Path | None = None) -> I
                 f"The database refused it: {reason_of(error)}. Choose another name, or read the "
                 "existing entry."
             ) from error
+        kind = kind_of(error, path)
         are_ours = (driver.ProgrammingError, driver.DataError, driver.NotSupportedError)
-        if isinstance(cause, are_ours) or not isinstance(cause, driver.Error):
+        is_ours = isinstance(cause, are_ours) and kind != "schema"
+        if is_ours or not isinstance(cause, driver.Error):
             raise  # our own statement or parameter is wrong
-        reason, kind = reason_of(error), kind_of(error, path)
+        reason = reason_of(error)
         log.warning("the database failed", extra={"reason": reason, "kind": kind})
         message = f"The database failed: {reason}. Nothing was changed. {advice_for(kind, advice)}"
         raise DatabaseFailed(message, kind) from error

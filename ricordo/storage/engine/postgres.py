@@ -345,7 +345,7 @@ def open_postgres(
     """
     clock = clock or SystemClock()
     engine = make_engine(url, durability)
-    with first_connection(engine) as connection:
+    with plain_errors(psycopg, _ADVICE), first_connection(engine) as connection:
         require_usable(connection)
         # Another server's migration may take long.
         connection.exec_driver_sql("SET lock_timeout = 0")

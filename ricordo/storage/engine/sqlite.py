@@ -77,7 +77,7 @@ class SqliteStore(SqlStore):
 
         Raises:
             Unavailable: The database's files were moved.
-            DatabaseFailed: The database is down, full, read-only or damaged.
+            DatabaseFailed: The database is down, full, read-only or damaged, or lacks our tables.
         """
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._writers, self._write, work)

@@ -218,7 +218,7 @@ class Store(Protocol):
             work: The unit of work. Its result is returned.
 
         Raises:
-            DatabaseFailed: The database is down, full, read-only or damaged.
+            DatabaseFailed: The database is down, full, read-only or damaged, or lacks our tables.
         """
 
     def require_in_place(self) -> None:
@@ -275,7 +275,7 @@ class SqlStore:
             work: The unit of work. Its result is returned.
 
         Raises:
-            DatabaseFailed: The database is down, full, read-only or damaged.
+            DatabaseFailed: The database is down, full, read-only or damaged, or lacks our tables.
         """
         return await asyncio.get_running_loop().run_in_executor(self._writers, self._write, work)
 
@@ -289,12 +289,13 @@ class SqlStore:
         """Raise DatabaseFailed if a write failed a moment ago.
 
         A small write may succeed while larger writes fail, so the flag ends only with time. A lost
-        connection to a server is no such failure: the next write opens another.
+        connection to a server is no such failure: the next write opens another. Missing tables fail
+        the reads too.
         """
         failure = self._failed_write
         if failure is None or time.monotonic() - self._failed_at > FAILURE_SECONDS:
             return
-        if failure.kind != "down" or self.engine.dialect.name == "sqlite":
+        if failure.kind not in ("down", "schema") or self.engine.dialect.name == "sqlite":
             raise DatabaseFailed(str(failure), failure.kind)
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from fastapi import Request
 from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.text import Json
-from ricordo.errors import DatabaseFailed, DatabaseFailure, RicordoError, Unavailable
+from ricordo.errors import RicordoError, Unavailable, database_summary
 from ricordo.features.operations.admin.state import operations_of
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
@@ -20,12 +20,6 @@ log = logging.getLogger(__name__)
 router = Routes(tags=["health"], scope="agents", open_paths=("/v1/health/live", "/v1/health/ready"))
 _PATIENCE = 2.0  # seconds for the database
 _SAVED_SECONDS = 3.0
-_WORDS: dict[DatabaseFailure, str] = {
-    "down": "The database does not answer.",
-    "full": "The disk of the database is full.",
-    "read-only": "The database cannot be written.",
-    "damaged": "The database is damaged.",
-}
 
 
 class LiveResponse(ResponseModel):
@@ -81,11 +75,7 @@ async def _problems(runtime: Runtime) -> list[str]:
         problems.append(f"The database does not answer within {_PATIENCE:g} seconds.")
     except RicordoError as error:
         # The error's message may name files, and anybody may ask.
-        if isinstance(error, DatabaseFailed):
-            kind = error.kind
-        else:
-            kind = "down"
-        problems.append(f"{_WORDS[kind]} The server's log has the reason.")
+        problems.append(f"{database_summary(error)} The server's log has the reason.")
     return problems
 
 

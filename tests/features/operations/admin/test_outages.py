@@ -18,8 +18,9 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.errors import DatabaseFailed
 from ricordo.logs import TextFormatter
-from ricordo.storage import jobs
+from ricordo.storage import agents, jobs
 from ricordo.storage.engine.store import Transaction
 from tests.seams.routes import cells_of
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, events_of, serving
@@ -67,6 +68,24 @@ class Database:
             yield
         finally:
             postgres.server().run(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS true")
+
+    @contextmanager
+    def without_tables(self) -> Iterator[None]:
+        """Let new sessions look for their tables in another schema, and end the old sessions."""
+        try:
+            self._look_in("SET search_path = elsewhere")
+            yield
+        finally:
+            self._look_in("RESET search_path")
+
+    def _look_in(self, setting: str) -> None:
+        postgres.server().run(f"ALTER DATABASE {self._name} {setting}")
+        self.end_sessions()
+
+    def end_sessions(self) -> None:
+        postgres.server().run(
+            f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{self._name}'"  # noqa: S608
+        )
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +173,27 @@ def test_a_server_without_its_database_answers_503(
 ) -> None:
     require_not_now(server, database, PATHS)
     require_quiet(log)
+
+
+def test_a_server_that_does_not_find_its_tables_answers_503_with_the_reason(
+    server: ServerInThread, database: Database, log: io.StringIO
+) -> None:
+    with server.http() as http:
+        with database.without_tables():
+            answer = http.get("/v1/agents/")
+            ready = http.get("/v1/health/ready")
+            with pytest.raises(DatabaseFailed, match='relation "agents" does not exist') as caught:
+                server.read(lambda tx: agents.count(tx, Scope()))
+        assert "search_path" in str(caught.value)
+        # Before its caller's key is checked, a request gets an answer without names.
+        assert re.search("lacks tables of this server|does not exist", answer.json()["detail"])
+        assert "lacks tables of this server" in ready.json()["detail"]
+        assert (answer.status_code, ready.status_code) == (503, 503)
+        assert "retry-after" in answer.headers
+        wait_until_ready(http)
+        assert http.get("/v1/agents/").status_code == 200
+    require_quiet(log)
+    server.provoked()
 
 
 @pytest.mark.soak
