@@ -29,6 +29,8 @@ MOST_AT_ONCE = 36 * 1024 * 1024
 # A key of the ASGI scope. Its value is the size limit in bytes for a body sent with the caller's
 # API key.
 MOST_BYTES = "ricordo.most_bytes"
+# FastAPI's text about a body that is nested too deeply or is not UTF-8.
+NOT_DECODED = "There was an error parsing the body"
 Respond = Callable[[Request], Awaitable[Response]]
 Check = Callable[[Any], tuple[Any, list[dict[str, Any]]]]
 
@@ -114,11 +116,15 @@ async def read_and_respond(respond: Respond, check: Check, request: Request) -> 
         content = await request.body()
     except ClientDisconnect:
         raise HTTPException(400, "The body did not arrive.") from None
-    if len(content) > SMALL:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "application/json" or kind.endswith("+json"):
-            request._json = await offload(partial(_checked, content, check), len(content))
+    if len(content) > SMALL and is_json(request):
+        request._json = await offload(partial(_checked, content, check), len(content))
     return await respond(request)
+
+
+def is_json(request: Request) -> bool:
+    """Return whether the request says that its body is JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
 
 
 def decode(content: bytes) -> Any:
@@ -149,7 +155,7 @@ def decode(content: bytes) -> Any:
         }
         raise RequestValidationError([fault]) from error
     except (ValueError, RecursionError) as error:
-        raise HTTPException(400, "There was an error parsing the body") from error
+        raise HTTPException(400, NOT_DECODED) from error
 
 
 def validated(model: Callable[[Any], T], body: Any) -> T:

@@ -13,6 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ricordo.api.answers import answer
+from ricordo.api.bodies import NOT_DECODED
+from ricordo.api.bodies import is_json as says_json
 from ricordo.api.call import ID_PREFIXES
 from ricordo.api.guard import RETRY_AFTER, with_openai_error
 from ricordo.api.models.base import FaultResponse
@@ -49,6 +51,8 @@ _MOST_FAULTS = 20
 _DEEPEST = 20
 _LONGEST_NAME = 100
 _LONGEST_MESSAGE = 300
+# The types of faults of a body that is still bytes, since FastAPI decodes only JSON.
+_NOT_DECODED = ("model_attributes_type", "dict_type", "list_type")
 # The status of each type of error, and the code before its message; the first matching type counts.
 _STATUS: Mapping[type[RicordoError], tuple[int, str]] = {
     NotFound: (404, "NOT_FOUND"),
@@ -149,7 +153,7 @@ def _refused(content: Json, status: int, *, is_final: bool = False) -> Response:
 async def _invalid_request(request: Request, error: RequestValidationError) -> Response:
     # The request's content is not repeated: it may be long or secret.
     errors = error.errors()
-    faults = [_fault(fault) for fault in errors[:_MOST_FAULTS]]
+    faults = [_fault(request, fault) for fault in errors[:_MOST_FAULTS]]
     messages = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults]
     if len(errors) > len(faults):
         more = f"; and {len(errors) - len(faults)} more"
@@ -167,12 +171,23 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> R
     return _answered(request, content, 422)
 
 
-def _fault(fault: Json) -> Json:
+def _fault(request: Request, fault: Json) -> Json:
     """Return a fault's location and message, shortened and without names of our types."""
     path = [
         key if isinstance(key, int) else _shortened(key, _LONGEST_NAME)
         for key in fault["loc"][:_DEEPEST]
     ]
+    message = fault_message(fault, is_json=says_json(request))
+    return FaultResponse.of(None, loc=path, msg=message)
+
+
+def fault_message(fault: Json, *, is_json: bool) -> str:
+    """Return the sentence about a fault, without the request's content.
+
+    Args:
+        fault: A fault of pydantic or FastAPI.
+        is_json: Whether the request says that its body is JSON.
+    """
     message = str(fault["msg"]).removeprefix("Value error, ").replace(" after validation", "")
     if fault["type"] == "union_tag_invalid":  # pydantic's own sentence repeats the input
         message = f"Input tag is none of the expected tags: {fault['ctx']['expected_tags']}"
@@ -180,7 +195,9 @@ def _fault(fault: Json) -> Json:
         message = "There is no such field here. Check how it is spelled, or leave it out"
     elif fault["type"] == "json_invalid":
         message = f"JSON decode error: {fault['ctx']['error']}"
-    return FaultResponse.of(None, loc=path, msg=_shortened(message, _LONGEST_MESSAGE))
+    elif fault["loc"] == ("body",) and fault["type"] in _NOT_DECODED and not is_json:
+        message = "Only JSON is read here. Send the header Content-Type: application/json"
+    return _shortened(message, _LONGEST_MESSAGE)
 
 
 def _shortened(text: str, limit: int) -> str:
@@ -198,14 +215,18 @@ def _encodable(text: str) -> str:
 async def _http_error(request: Request, error: HTTPException) -> Response:
     if error.status_code < 400:
         return await http_exception_handler(request, error)
+    status = error.status_code
     message = str(error.detail)
-    if error.status_code in (404, 405):
+    if message == NOT_DECODED and request.headers.get("content-encoding", "identity") != "identity":
+        status = 415
+        message = "Compressed requests are not read here. Send the body without Content-Encoding."
+    if status in (404, 405):
         route = f"{request.method} {_shortened(request.url.path, _LONGEST_NAME)}"
         message = (
             f"There is no route {route} here. docs/develop/compatibility.md lists the routes that"
             " are served, and those that are not."
         )
-    response = _answered(request, {"detail": message}, error.status_code)
+    response = _answered(request, {"detail": message}, status)
     response.headers.update(error.headers or {})
     return response
 

@@ -4,8 +4,11 @@ Nothing is left half done.
 """
 
 import gc
+import gzip
+import json
 import re
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, get_args
 
 import httpx2
@@ -16,6 +19,7 @@ from letta_client.types import AgentState
 
 from ricordo.domain.ids import new_id
 from ricordo.errors import Forbidden, ModelError, ModelErrorKind, RicordoError, Unavailable
+from ricordo.offload import SMALL
 from ricordo.storage import keys
 from tests.api.conftest import Api
 from tests.seams.http import ok, refused
@@ -188,7 +192,7 @@ def test_a_malformed_message_is_refused_with_its_faults(api: Api, agent: AgentSt
         (
             b'{"input": "hi"}',
             {"content-type": "text/plain"},
-            "body: Input should be a valid dictionary",
+            "body: Only JSON is read here. Send the header Content-Type: application/json",
         ),
         (b'{"messages": ["hi"]}', JSON, "body.messages.0.message: "),
         (b'{"messages": "hi"}', JSON, "body.messages: Input should be a valid list"),
@@ -253,6 +257,18 @@ def test_an_undecodable_or_too_deep_body_is_refused(
 
     assert answer.status_code == 400
     assert answer.json() == {"detail": "There was an error parsing the body"}
+
+
+def test_a_compressed_body_is_refused_as_such(http: httpx2.Client, agent: AgentState) -> None:
+    for size in (1, SMALL):
+        content = gzip.compress(json.dumps({"input": token_hex(size)}).encode())
+        headers = JSON | {"content-encoding": "gzip"}
+        answer = http.post(f"/v1/agents/{agent.id}/messages", content=content, headers=headers)
+
+        assert answer.status_code == 415
+        assert answer.json() == {
+            "detail": "Compressed requests are not read here. Send the body without Content-Encoding."
+        }
 
 
 DECISION = {"type": "approval", "tool_call_id": "x", "approve": True}

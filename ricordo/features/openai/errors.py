@@ -9,7 +9,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.types import Receive, Scope, Send
 
 from ricordo.api.answers import answer
-from ricordo.api.errors import MODEL_STATUS, status_of
+from ricordo.api.bodies import is_json as says_json
+from ricordo.api.errors import MODEL_STATUS, fault_message, status_of
 from ricordo.api.guard import openai_error, openai_type
 from ricordo.api.routing import GuardedRoute, Routes, ValidatedRoute, refusal_of
 from ricordo.api.sse import DONE
@@ -37,7 +38,7 @@ class OpenAIValidatedRoute(ValidatedRoute):
             try:
                 return await respond(request)
             except (RicordoError, RequestValidationError) as error:
-                return refusal_for(error)
+                return refusal_for(error, is_json=says_json(request))
 
         return respond_or_refuse
 
@@ -68,17 +69,19 @@ class OpenAIRoutes(Routes):
     guarded_class = OpenAIRoute
 
 
-def refusal_for(error: RicordoError | RequestValidationError) -> Response:
+def refusal_for(error: RicordoError | RequestValidationError, *, is_json: bool = True) -> Response:
     """Return the response for this error.
 
     Args:
         error: An error of Ricordo, or of the check of the body.
+        is_json: Whether the request says that its body is JSON.
     """
     if isinstance(error, RequestValidationError):
         fault = error.errors()[0]
-        field_path = ".".join(map(str, fault["loc"][1:])) or None
-        # Do not repeat the value from the request, since it may be long or secret.
-        message = str(fault["msg"]).removeprefix("Value error, ")[:300]
+        # The place of a fault of JSON is an index in the text, and no field.
+        names = () if fault["type"] == "json_invalid" else fault["loc"][1:]
+        field_path = ".".join(map(str, names)) or None
+        message = fault_message(fault, is_json=is_json)
         if field_path:
             message = f"{field_path}: {message}"
         return _refusal(400, message, param=field_path)

@@ -573,6 +573,24 @@ def test_a_failed_response_ends_its_stream_with_the_error(
     assert events[-1].response.error.message == "Slow down."
 
 
+def test_a_body_that_is_no_json_is_refused_without_a_parameter(http: httpx2.Client) -> None:
+    json_type = {"content-type": "application/json"}
+    for path in ("/v1/chat/completions", "/v1/responses", "/v1/embeddings"):
+        for content, headers, message in (
+            (b'{"model": }', json_type, "JSON decode error: Expecting value"),
+            (
+                b'{"model": "x"}',
+                {},
+                "Only JSON is read here. Send the header Content-Type: application/json",
+            ),
+        ):
+            answer = http.post(path, content=content, headers=headers)
+
+            error = answer.json()["error"]
+            assert (answer.status_code, error["message"]) == (400, message)
+            assert error["param"] is None
+
+
 def test_errors_before_routing_have_openais_format(server: ServerInThread, agent: str) -> None:
     words = [user("Hello")]
     with openai_client(server, key="wrong") as stranger:
