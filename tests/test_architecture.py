@@ -504,6 +504,40 @@ def calls_past_the_gate(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+# Calls of a model that nobody pays for. The first sends nothing; the second has a temporary
+# database.
+FREE_CALLS = {("features/letta/routes.py", "whole_reply"), ("cli/doctor_models.py", "ask")}
+
+
+def calls_without_a_payer(modules: Iterable[Module]) -> list[str]:
+    """Each call of a model has an account in whose ledger its tokens are, also if it fails."""
+    return [
+        f"{module.path}:{node.lineno} calls {name} without a payer"
+        for module in modules
+        if not module.path.startswith("llm/")
+        for node, name in calls_of_the_gate(module)
+        if (module.path, name) not in FREE_CALLS and not has_payer(node)
+    ]
+
+
+def calls_of_the_gate(module: Module) -> Iterator[tuple[ast.Call, str]]:
+    names = {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "ricordo.llm.egress"
+        for alias in node.names
+        if alias.name in ("ask", "whole_reply", "embed")
+    }
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            yield node, names[node.func.id]
+
+
+def has_payer(call: ast.Call) -> bool:
+    payers = [*call.args[3:4], *(word.value for word in call.keywords if word.arg == "payer")]
+    return any(not (isinstance(payer, ast.Constant) and payer.value is None) for payer in payers)
+
+
 def model_calls_of(module: Module) -> Iterator[tuple[ast.AST, str]]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -657,6 +691,7 @@ CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     core_settings_of_features,
     undeclared_settings,
     calls_past_the_gate,
+    calls_without_a_payer,
 )
 
 # --- the package ---
@@ -954,6 +989,14 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
         ),
         ({"search/a.py": "async def f(e):\n    await e.embed(['x'])\n"}, "search/a.py:2 calls"),
         ({"api/a.py": "from ricordo.llm.chat import whole_reply\n"}, "api/a.py:1 calls"),
+    ],
+    calls_without_a_payer: [
+        ({"agents/a.py": f"from ricordo.llm.egress import {line}\n"}, f"agents/a.py:2 calls {name}")
+        for name, line in (
+            ("ask", "ask\nask(model, request, clearance, payer=None)"),
+            ("whole_reply", "whole_reply as reply_of\nreply_of(model, request, clearance, None)"),
+            ("embed", "embed\nembed(embedder, texts, clearance)"),
+        )
     ],
     services_of_http: [
         ({"features/a/b/service.py": "from ricordo.api import x"}, "features/a/b/service.py:1"),

@@ -271,7 +271,7 @@ async def compact(
     evicting_cut = _with_current_prompt(turn, evicting_cut)
     message = _summary_message(turn, request, evicting_cut, summary)
     traces = traces_of_summary(turn, calls)
-    return await save_compaction(turn, evicting_cut, message, summary, traces, stop)
+    return await save_compaction(turn, evicting_cut, message, traces, stop)
 
 
 def _summary_timeout(
@@ -389,6 +389,7 @@ def _writer(
     percent = turn.limit.token_percent
     user_id = request.user_id
     is_model = turn.model.info.provider != NO_WRITER
+    payer = replace(turn.payer, purpose="compaction")
     is_own = is_model and settings.mode.startswith("self_")
 
     def recording(model: ChatModel) -> ChatModel:
@@ -404,6 +405,7 @@ def _writer(
             return Writer(
                 model=recording(chosen),
                 window=chosen.info.context_window,
+                payer=payer,
                 user_id=user_id,
                 clearance=turn.clearance,
             )
@@ -417,6 +419,7 @@ def _writer(
     writer = Writer(
         model=recording(turn.model),
         window=agent.context_window,
+        payer=payer,
         percent=percent,
         user_id=user_id,
         clearance=turn.clearance,

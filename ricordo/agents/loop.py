@@ -33,7 +33,7 @@ from ricordo.agents.step_decisions import (
     parse_nested,
     parse_reply,
 )
-from ricordo.agents.step_save import save_calls, save_discarded, save_step
+from ricordo.agents.step_save import save_calls, save_step
 from ricordo.agents.turn_context import (
     AnsweredApproval,
     StepDraft,
@@ -49,14 +49,13 @@ from ricordo.domain.event import (
 )
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, ModelSettings, Restarted
-from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid, ModelError
 from ricordo.llm.adaptation import reads_plain_results
 from ricordo.llm.answer_format import with_instruction
 from ricordo.llm.answer_limits import usual_output_tokens
 from ricordo.llm.egress import ask
 from ricordo.llm.exchange import EXCHANGE, Exchange
-from ricordo.llm.policy import EmptyReply, is_after_results
+from ricordo.llm.policy import is_after_results
 from ricordo.memory.edits import EditGuard, WorkingMemory
 from ricordo.memory.schemas import enforced_schema
 from ricordo.prompt.system_prompt import key_without_edits, with_skills
@@ -116,7 +115,7 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
             raise ModelError("llm_empty_response", "The model's answer was empty. Try again.")
         is_withheld = reply.finish == "content_filter" and not reply.has_text
         if is_withheld and not any(isinstance(part, ToolCallPart) for part in reply.parts):
-            await save_discarded(turn, reply.usage)
+            await turn.payer.record(turn.model.info.handle, reply.usage)
             raise ModelError("llm_bad_request", WITHHELD)
         parsed = parse_reply(reply, offered)
         reply = replace(reply, parts=parsed.parts)
@@ -233,7 +232,6 @@ async def ask_model(
                     for event in deltas.events(item):
                         yield event
         except ModelError as error:
-            await save_discarded(turn, error.discarded)
             judged_refusals += error.is_judged
             is_last = attempt == _ATTEMPTS or judged_refusals == _JUDGED_ATTEMPTS
             is_blind = _refused_a_picture(turn, request, error, is_last=is_last) or is_blind
@@ -254,29 +252,21 @@ async def _answer_of(
     if turn.runtime.settings.traces != "off":
         step.exchange = Exchange()
         EXCHANGE.set(step.exchange)
-    try:
-        async for item in ask(turn.model, request, turn.clearance):
-            step.first_ns = step.first_ns or time.monotonic_ns() - step.request_ns
-            if isinstance(item, ModelReply):
-                EXCHANGE.set(None)
-                turn.asking = None
-                if item.discarded != Usage():
-                    await save_discarded(turn, item.discarded)
-                step.model_ns = time.monotonic_ns() - step.request_ns
-                turn.runtime.speeds.note(turn.model.info.handle, item.usage, step.model_ns / 1e9)
-                step.message_id = deltas.message_id
-                calibrate(turn, request, item.usage)
-            yield item
-    except EmptyReply as error:
-        # Nobody reads the text of a background run. An agent that asked this one can read the
-        # results of its calls instead of a text.
-        is_wordless = turn.request.delivery.is_background or turn.request.delivery.callers
-        if not (is_wordless and is_after_results(request)):
-            raise
-        turn.asking = None
-        step.message_id = deltas.message_id
-        await save_discarded(turn, error.reply.discarded)
-        yield error.reply
+    # Nobody reads the text of a background run. An agent that asked this one can read the results
+    # of its calls instead of a text.
+    is_wordless = turn.request.delivery.is_background or bool(turn.request.delivery.callers)
+    takes_empty = is_wordless and is_after_results(request)
+    answer = ask(turn.model, request, turn.clearance, turn.payer, takes_empty=takes_empty)
+    async for item in answer:
+        step.first_ns = step.first_ns or time.monotonic_ns() - step.request_ns
+        if isinstance(item, ModelReply):
+            EXCHANGE.set(None)
+            turn.asking = None
+            step.model_ns = time.monotonic_ns() - step.request_ns
+            turn.runtime.speeds.note(turn.model.info.handle, item.usage, step.model_ns / 1e9)
+            step.message_id = deltas.message_id
+            calibrate(turn, request, item.usage)
+        yield item
 
 
 def build_request(

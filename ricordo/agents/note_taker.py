@@ -27,7 +27,7 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.usage import Expense, Purpose
+from ricordo.domain.usage import Purpose
 from ricordo.errors import ModelError, RicordoError
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.egress import whole_reply
@@ -38,9 +38,10 @@ from ricordo.memory.schemas import schemas_in
 from ricordo.memory.statements import notes_in, stated, to_forget, unnoted
 from ricordo.prompt.texts import text
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, jobs, messages, runs
+from ricordo.storage import agents, jobs, messages
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import FencedStore
+from ricordo.storage.model_costs import ReplyAccount
 from ricordo.tools.builtin.facts import NEW_DESCRIPTION, NEW_LABEL
 
 log = logging.getLogger(__name__)
@@ -137,6 +138,9 @@ async def _take(
         for index, entry in enumerate(window)
         if entry.run_id == run_id and _is_of_user(entry, state)
     ]
+    payer = ReplyAccount(
+        runtime.store, job.organization_id, PURPOSE, agent_id=state.agent.id, user_id=job.user_id
+    )
     for number, index in enumerate(indexes, 1):
         message = window[index]
         previous_answer = _answer_with_question(window, index)
@@ -148,11 +152,10 @@ async def _take(
         label = previous_answer.egress if previous_answer else None
         statements = stated(message.text)
         notes: list[str] = []
-        reply: ModelReply | None = None
         if statements:
             try:
                 request = _request(state, message, statements, question, label)
-                reply = await _reply_in_time(model, request, runtime)
+                reply = await _reply_in_time(model, request, runtime, payer)
                 notes = notes_in(_text(reply), [*statements, question])
             except ModelError:
                 if job.attempts < _ATTEMPTS:
@@ -167,17 +170,18 @@ async def _take(
                 message=message,
                 previous_answer=previous_answer,
                 notes=notes,
-                reply=reply,
             )
         )
         report(number, len(indexes))
 
 
-async def _reply_in_time(model: ChatModel, request: ModelRequest, runtime: Runtime) -> ModelReply:
+async def _reply_in_time(
+    model: ChatModel, request: ModelRequest, runtime: Runtime, payer: ReplyAccount
+) -> ModelReply:
     """Return the model's reply. Raises ModelError if the model fails or takes too long."""
     try:
         async with asyncio.timeout(TIMEOUT):
-            return await whole_reply(model, request, runtime.new_clearance())
+            return await whole_reply(model, request, runtime.new_clearance(), payer)
     except TimeoutError as error:
         raise ModelError(
             "llm_timeout", f"{model.info.handle} did not answer within {TIMEOUT:g} seconds."
@@ -277,22 +281,11 @@ def _write(
     message: Message,
     previous_answer: Message | None,
     notes: Sequence[str],
-    reply: ModelReply | None,
 ) -> None:
-    """Write the notes on one message, and the usage of their model call."""
+    """Write the notes on one message."""
     state = _load(tx, job)
     settings = runtime.settings
     schemas = schemas_in(settings.data_dir)
-    if reply and reply.usage.total_tokens:
-        expense = Expense(
-            organization_id=job.organization_id,
-            purpose=PURPOSE,
-            model=state.agent.model,
-            usage=reply.usage,
-            agent_id=state.agent.id,
-            user_id=job.user_id,
-        )
-        runs.add_expense(tx, expense)
     # Notes quote the user, so a message with an egress label gives no notes for a block that more
     # readers may see.
     clearance = runtime.new_clearance()

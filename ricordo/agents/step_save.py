@@ -41,12 +41,10 @@ from ricordo.domain.redaction import without
 from ricordo.domain.run import Run, Step, StopReason, Trace
 from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
-from ricordo.domain.usage import Expense, Usage
 from ricordo.memory.commit import CommitOutcome, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edits import EditContext
 from ricordo.memory.egress import spans_of
-from ricordo.memory.summary import Summary
 from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import key_after_edits, key_without_edits, told_memory
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
@@ -297,7 +295,6 @@ async def save_compaction(
     turn: TurnContext,
     cut: Cut,
     message: Message,
-    summary: Summary,
     traces: Sequence[Trace] = (),
     stop: StopReason | None = None,
 ) -> Compacted:
@@ -308,7 +305,6 @@ async def save_compaction(
             the stored window if it is not in there yet, since a model may still refuse it.
         cut: The window's messages, divided into evicted and remaining ones.
         message: The unsaved message with the summary, which ends with a CompactionPart.
-        summary: The summary, for its usage and its model.
         traces: The traces of the calls that wrote it.
         stop: The reason that ends the run; None if the turn continues.
 
@@ -337,18 +333,6 @@ async def save_compaction(
             added=1,
             prompt_key=turn.window.prompt_key,
         )
-        if summary.usage.total_tokens:
-            runs.add_expense(
-                tx,
-                Expense(
-                    organization_id=run.organization_id,
-                    purpose="compaction",
-                    model=summary.model,
-                    usage=summary.usage,
-                    agent_id=run.agent_id,
-                    user_id=run.user_id,
-                ),
-            )
         for trace in traces:
             runs.insert_trace(tx, trace)
         return run
@@ -357,26 +341,6 @@ async def save_compaction(
     turn.window.replace(window)
     turn.reads.forget_results()
     return Compacted(turn.run.id, message, part.tokens_before, part.tokens_after)
-
-
-async def save_discarded(turn: TurnContext, usage: Usage | None) -> None:
-    """Write the tokens of answers that the turn cannot use into the ledger, in a transaction.
-
-    Args:
-        turn: The turn, which is not changed.
-        usage: The tokens. Without any, nothing is written.
-    """
-    if usage is None or not usage.total_tokens:
-        return
-    expense = Expense(
-        organization_id=turn.run.organization_id,
-        purpose="sleeptime" if turn.run.purpose == "sleeptime" else "turn",
-        model=turn.model.info.handle,
-        usage=usage,
-        agent_id=turn.run.agent_id,
-        user_id=turn.run.user_id,
-    )
-    await _finish(turn.runtime.store.write(lambda tx: runs.add_expense(tx, expense)))
 
 
 async def _finish(write: Awaitable[T]) -> T:

@@ -31,6 +31,7 @@ from ricordo.llm.loose_json import read_json
 from ricordo.memory.edits import GuardSources, WorkingMemory, search_results
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.runtime import Runtime
+from ricordo.storage.model_costs import ReplyAccount
 from ricordo.tools.rules import CallRules
 from ricordo.tools.toolbox import failed_result
 
@@ -342,6 +343,7 @@ class TurnContext:
     Attributes:
         runtime: The server's parts.
         request: The caller's request.
+        payer: The account that pays for answers that become no step.
         model: The model that answers. `learned` has its limits as earlier calls showed them, and
             `profile` is its profile.
         memory_in_prompt: When to render the memory in the prompt again.
@@ -360,6 +362,7 @@ class TurnContext:
 
     runtime: Runtime
     request: TurnRequest
+    payer: ReplyAccount
     model: ChatModel
     run: Run
     state: AgentState

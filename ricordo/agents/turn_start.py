@@ -66,6 +66,7 @@ from ricordo.storage import tools as stored_tools
 from ricordo.storage.budgets import DAILY_TOKENS, require_budget
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.message_cache import read_window
+from ricordo.storage.model_costs import ReplyAccount
 from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
 from ricordo.tools.tool_search import FIND_TOOLS
 from ricordo.tools.toolbox import unstored_tool
@@ -277,6 +278,13 @@ def _load_turn(
     return TurnContext(
         runtime=runtime,
         request=request,
+        payer=ReplyAccount(
+            runtime.store,
+            run.organization_id,
+            "sleeptime" if run.purpose == "sleeptime" else "turn",
+            agent_id=run.agent_id,
+            user_id=run.user_id,
+        ),
         run=run,
         state=state,
         model=model,

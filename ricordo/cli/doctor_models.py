@@ -194,7 +194,8 @@ async def _greet(model: ChatModel, report: ModelReport) -> None:
         id="", agent_id="", conversation_id="", role="user", parts=parts, created_at=0
     )
     chunks = 0
-    async for event in ask(model, ModelRequest((message,), stream=True), Clearance()):
+    request = ModelRequest((message,), stream=True)
+    async for event in ask(model, request, Clearance(), payer=None):
         if isinstance(event, ModelReply):
             report.answers = any(
                 isinstance(part, TextPart) and part.text.strip() for part in event.parts

@@ -1,9 +1,9 @@
 """The gate: all calls of models from outside `llm/` go through these functions.
 
 Each caller passes a `Clearance`, which knows the labelled texts among the sources of the call. The
-gate asks the clearance what the model's provider may see. Calls of embedding models also need a
-`Payer`, so that none is missing in the ledger. `tests/test_architecture.py` refuses other calls of
-models.
+gate asks the clearance what the model's provider may see. Calls also need a payer, a `ReplyPayer`
+or the `Payer` of embeddings, so that no paid token is missing in the ledger.
+`tests/test_architecture.py` refuses other calls of models, and calls without a payer.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -13,10 +13,19 @@ from typing import Protocol
 
 from ricordo.domain.egress import Clearance, permits
 from ricordo.domain.model import Chunk, EmbeddingPurpose, ModelReply, ModelRequest
-from ricordo.errors import Forbidden
+from ricordo.domain.usage import Usage
+from ricordo.errors import Forbidden, ModelError
 from ricordo.llm.chat import ChatModel, CostsTokens, Embedder
 from ricordo.llm.chat import whole_reply as whole_reply_of
 from ricordo.llm.embedding_meter import metered
+from ricordo.llm.policy import EmptyReply
+
+
+class ReplyPayer(Protocol):
+    """The account that pays for the answers of chat models."""
+
+    async def record(self, handle: str, usage: Usage) -> None:
+        """Store the tokens of answers in the ledger, by the handle of the model."""
 
 
 class Payer(Protocol):
@@ -30,14 +39,24 @@ class Payer(Protocol):
 
 
 async def ask(
-    model: ChatModel, request: ModelRequest, clearance: Clearance
+    model: ChatModel,
+    request: ModelRequest,
+    clearance: Clearance,
+    payer: ReplyPayer | None,
+    *,
+    takes_empty: bool = False,
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
     """Ask the model, and yield its chunks and then its reply.
+
+    The tokens of answers that cannot be used are recorded, even if the call fails. The caller
+    records those of the reply, with what it makes of the reply.
 
     Args:
         model: The model.
         request: The request. Notices replace the texts that the model's provider may not see.
         clearance: The labelled texts among the sources of the call. It records what was withheld.
+        payer: The account that pays. None: nothing is sent, or there is no ledger.
+        takes_empty: An empty answer is a reply, and no failure.
 
     Raises:
         ModelError: if the call fails.
@@ -45,28 +64,52 @@ async def ask(
     messages = clearance.messages(request.messages, clearance.networks.of_model(model.info))
     if messages is not request.messages:
         request = replace(request, messages=tuple(messages))
+    handle = model.info.handle
     answer = model.answer(request)
-    async with aclosing(answer) as events:  # type: ignore[type-var]
-        async for event in events:
-            yield event
+    try:
+        async with aclosing(answer) as events:  # type: ignore[type-var]
+            async for event in events:
+                if payer and isinstance(event, ModelReply) and event.discarded != Usage():
+                    await payer.record(handle, event.discarded)
+                yield event
+    except ModelError as error:
+        empty_reply = error.reply if takes_empty and isinstance(error, EmptyReply) else None
+        discarded = empty_reply.discarded if empty_reply else error.discarded
+        if payer and discarded:
+            await payer.record(handle, discarded)
+        if empty_reply is None:
+            raise
+        yield empty_reply
 
 
-async def whole_reply(model: ChatModel, request: ModelRequest, clearance: Clearance) -> ModelReply:
+async def whole_reply(
+    model: ChatModel, request: ModelRequest, clearance: Clearance, payer: ReplyPayer | None
+) -> ModelReply:
     """Ask the model, and return its whole reply.
 
-    Its usage has the tokens of all answers of the call, also of those that could not be used.
+    All tokens of the call are recorded, even if the call fails. The usage of the reply has the
+    tokens of all answers of the call, also of those that could not be used.
 
     Args:
         model: The model.
         request: The request. Notices replace the texts that the model's provider may not see.
         clearance: The labelled texts among the sources of the call. It records what was withheld.
+        payer: The account that pays. None: nothing is sent, or there is no ledger.
 
     Raises:
         ModelError: if the call fails.
     """
     messages = clearance.messages(request.messages, clearance.networks.of_model(model.info))
-    reply = await whole_reply_of(model, replace(request, messages=tuple(messages)))
-    return replace(reply, usage=reply.usage + reply.discarded)
+    try:
+        reply = await whole_reply_of(model, replace(request, messages=tuple(messages)))
+    except ModelError as error:
+        if payer and error.discarded:
+            await payer.record(model.info.handle, error.discarded)
+        raise
+    reply = replace(reply, usage=reply.usage + reply.discarded)
+    if payer:
+        await payer.record(model.info.handle, reply.usage)
+    return reply
 
 
 async def embed(

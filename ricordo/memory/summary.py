@@ -34,11 +34,10 @@ from ricordo.domain.model import (
     ToolSchema,
     settings_changes,
 )
-from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.answer_limits import usual_output_tokens
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.egress import whole_reply
+from ricordo.llm.egress import ReplyPayer, whole_reply
 from ricordo.llm.tokens import message_tokens, text_tokens, tool_tokens
 from ricordo.prompt.system_prompt import disarm
 from ricordo.prompt.texts import text
@@ -88,7 +87,7 @@ _PROMPTS: dict[CompactionMode, tuple[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A model that writes summaries.
+    """A model that writes summaries, and the account that pays for it.
 
     `percent` is its tokens for a hundred of our estimate. `system` is set for the agent's own
     model. Then `tools` are the agent's, and `render` makes a request's messages from stored ones.
@@ -96,6 +95,7 @@ class Writer:
 
     model: ChatModel
     window: int
+    payer: ReplyPayer | None
     settings: ModelSettings = field(default_factory=ModelSettings)
     percent: int = 100
     user_id: str | None = None
@@ -115,7 +115,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The text in place of messages, with its mode, writer and usage.
+    """The text in place of messages, with its mode and writer.
 
     `model` is the writer's handle, "" if no model wrote it.
     """
@@ -123,7 +123,6 @@ class Summary:
     text: str
     mode: CompactionMode | Literal["deterministic"]
     model: str
-    usage: Usage
 
 
 class RestingWriters:
@@ -174,7 +173,6 @@ class _SummaryDraft:
     room: int | None
     timezone: str
     covered: int = 0
-    usage: Usage = field(default_factory=Usage)
 
     @property
     def instructions(self) -> str:
@@ -224,9 +222,7 @@ async def summarize(
                     await _write_as_itself(draft, evicted, writer, writer.system)
                 else:
                     await _write_from_outside(draft, evicted, writer)
-            return Summary(
-                clipped(draft.text, settings.clip_chars, room), mode, handle, draft.usage
-            )
+            return Summary(clipped(draft.text, settings.clip_chars, room), mode, handle)
         except Exception as error:  # the turn continues after any error of an adapter
             reason = error.kind if isinstance(error, ModelError) else type(error).__name__
             log_fields = {"mode": mode, "model": handle, "reason": reason}
@@ -242,9 +238,7 @@ async def summarize(
     else:
         length_limit = {"longest": settings.clip_chars}
     outline_text = outline(evicted[covered:], earlier=before, timezone=timezone, **length_limit)
-    return Summary(
-        clipped(outline_text, settings.clip_chars, room), "deterministic", "", draft.usage
-    )
+    return Summary(clipped(outline_text, settings.clip_chars, room), "deterministic", "")
 
 
 def timeout_for(expected: float | None) -> float:
@@ -360,7 +354,6 @@ async def _summarize_pieces(
                 raise
             budget = min(budget, piece_tokens) // 2
             continue
-        draft.usage += reply.usage
         summary_text = "\n".join(
             part.text for part in reply.parts if isinstance(part, TextPart)
         ).strip()
@@ -382,6 +375,7 @@ async def _reply(draft: _SummaryDraft, writer: Writer, request: ModelRequest) ->
         writer.model,
         replace(request, settings=settings, user_id=writer.user_id),
         writer.clearance,
+        writer.payer,
     )
 
 

@@ -42,6 +42,7 @@ from ricordo.domain.model import ModelReply, ModelSettings, ToolSchema
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
 from ricordo.llm.scripted import ScriptedModel, call
+from ricordo.storage.model_costs import ReplyAccount
 from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
 from ricordo.tools.toolbox import Toolbox, schema_of
 from tests.seams import make
@@ -79,6 +80,7 @@ def turn(
     return TurnContext(
         runtime,
         request,
+        ReplyAccount(runtime, agent.organization_id),
         ScriptedModel([]),
         make.run(agent),
         state,

@@ -13,6 +13,7 @@ import pytest
 from ricordo.domain.agent import CompactionMode, CompactionSettings
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelRequest, ModelSettings, ToolSchema
+from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, Script, ScriptedModel
 from ricordo.llm.tokens import request_tokens, text_tokens
@@ -32,16 +33,33 @@ def model(script: Script, name: str = "writer", window: int = 32_000) -> Scripte
     return ScriptedModel(script, name=name, context_window=window)
 
 
-def writer_of(asked: ScriptedModel, **fields: object) -> Writer:
-    return Writer(model=asked, window=asked.info.context_window, **fields)  # type: ignore[arg-type]
+class Spent:
+    """A ledger that adds up the tokens of answers."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+
+    async def record(self, _handle: str, usage: Usage) -> None:
+        self.usage += usage
 
 
-def writer_with_same_prompt(asked: ScriptedModel, settings: ModelSettings | None = None) -> Writer:
+def writer_of(asked: ScriptedModel, payer: Spent | None = None, **fields: object) -> Writer:
+    return Writer(model=asked, window=asked.info.context_window, payer=payer, **fields)  # type: ignore[arg-type]
+
+
+def writer_with_same_prompt(
+    asked: ScriptedModel, settings: ModelSettings | None = None, payer: Spent | None = None
+) -> Writer:
     def render(messages: Sequence[Message]) -> Sequence[Message]:
         return transcript(messages, "UTC", asked.info.context_window)
 
     return writer_of(
-        asked, settings=settings or ModelSettings(), system=SYSTEM, tools=TOOLS, render=render
+        asked,
+        payer,
+        settings=settings or ModelSettings(),
+        system=SYSTEM,
+        tools=TOOLS,
+        render=render,
     )
 
 
@@ -75,8 +93,9 @@ async def test_the_summary_model_gets_instructions_and_the_messages_as_data() ->
         make.result(AGENT, "look", "A cat."),
         make.message(AGENT, parts=(BEAT,)),
     ]
+    spent = Spent()
     summary = await summarize(
-        messages, SLIDING, writer=writer_of(asked, user_id="user-1"), timezone="Europe/Rome"
+        messages, SLIDING, writer=writer_of(asked, spent, user_id="user-1"), timezone="Europe/Rome"
     )
     assert (summary.text, summary.mode, summary.model) == (
         "Ada keeps a cat.",
@@ -98,7 +117,7 @@ async def test_the_summary_model_gets_instructions_and_the_messages_as_data() ->
         "[2026-01-01 01:00:00 AM CET+0100] result of look: A cat.",
     ]
     assert "{" not in prompt.replace('{"at":"cat"}', "")
-    assert summary.usage.prompt_tokens == request_tokens(request)
+    assert spent.usage.prompt_tokens == request_tokens(request)
 
 
 async def test_no_message_can_close_its_tags_or_forge_a_line() -> None:
@@ -126,7 +145,8 @@ async def test_ten_windows_of_messages_are_summarized_in_pieces_half_the_window_
     asked = model(lambda _: f"Summary {len(asked.requests)}. " + "fact " * 250, window=window)
     messages = talk(window // 5, 40)
     assert sum(text_tokens(message.text) for message in messages) > 9 * window
-    summary = await summarize(messages, in_mode("all"), writer=writer_of(asked))
+    spent = Spent()
+    summary = await summarize(messages, in_mode("all"), writer=writer_of(asked, spent))
     assert len(asked.requests) > 20
     assert summary.mode == "all"
     assert summary.text.startswith(f"Summary {len(asked.requests)}.")
@@ -134,8 +154,8 @@ async def test_ten_windows_of_messages_are_summarized_in_pieces_half_the_window_
     assert "<summary_so_far>\nSummary 1." in prompt_of(asked.requests[1])
     everything = "".join(map(prompt_of, asked.requests))
     assert all(everything.count(f"Message {n}: ") == 1 for n in range(len(messages)))
-    assert summary.usage.prompt_tokens == sum(map(request_tokens, asked.requests))
-    assert summary.usage.completion_tokens > 250 * len(asked.requests)
+    assert spent.usage.prompt_tokens == sum(map(request_tokens, asked.requests))
+    assert spent.usage.completion_tokens > 250 * len(asked.requests)
 
 
 async def test_a_length_refusal_halves_the_pieces_and_loses_no_message() -> None:
@@ -180,10 +200,13 @@ async def test_every_failure_gives_an_outline_and_wasted_tokens_are_counted(
     failures += [" ", ToolCallPart("call-1", "look", "{}"), RuntimeError("a plugin's fault")]
     for failure in failures:
         asked = model([failure])
+        ledger = Spent()
         summary = await summarize(
             talk(6),
             in_mode(mode),
-            writer=(writer_with_same_prompt if mode.startswith("self_") else writer_of)(asked),
+            writer=(writer_with_same_prompt if mode.startswith("self_") else writer_of)(
+                asked, payer=ledger
+            ),
         )
         (request,) = asked.requests
         name = {"sliding_window": "sliding", "self_compact_sliding_window": "self_sliding"}.get(
@@ -195,7 +218,7 @@ async def test_every_failure_gives_an_outline_and_wasted_tokens_are_counted(
         assert (summary.mode, summary.model) == ("deterministic", ""), failure
         assert "Message 0: word" in summary.text, failure
         spent = 0 if isinstance(failure, Exception) else request_tokens(request)
-        assert summary.usage.prompt_tokens == spent, failure
+        assert ledger.usage.prompt_tokens == spent, failure
 
 
 async def test_a_model_that_hangs_times_out_and_its_partial_summary_is_kept() -> None:
@@ -206,13 +229,14 @@ async def test_a_model_that_hangs_times_out_and_its_partial_summary_is_kept() ->
 
     asked = model(answer, window=4_096)
     messages = talk(60, 60)
-    summary = await summarize(messages, SLIDING, writer=writer_of(asked), timeout=0.5)
+    spent = Spent()
+    summary = await summarize(messages, SLIDING, writer=writer_of(asked, spent), timeout=0.5)
     assert summary.mode == "deterministic"
     assert len(asked.requests) == 2
     assert "Earlier summary:\nThe first part was about tea." in summary.text
     assert "Message 0:" not in summary.text
     assert "Message 59:" in summary.text
-    assert summary.usage.completion_tokens > 0
+    assert spent.usage.completion_tokens > 0
 
 
 @pytest.mark.parametrize("mode", ["self_compact_all", "self_compact_sliding_window"])

@@ -25,14 +25,14 @@ from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
-from ricordo.domain.usage import Expense
 from ricordo.errors import NotFound
 from ricordo.llm.egress import whole_reply
 from ricordo.llm.exchange import EXCHANGE, Exchange, NotSent
-from ricordo.storage import agents, runs, tags, tools
+from ricordo.storage import agents, tags, tools
 from ricordo.storage.budgets import has_budget, require_budget
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.model_costs import ReplyAccount
 from ricordo.tools.toolbox import sync_tools
 
 router = Routes(prefix="/v1", tags=["older clients"], scope="agents")
@@ -146,7 +146,7 @@ async def preview_raw_payload(context: RequestContext, agent_id: str, body: Send
     if info.endpoint and info.endpoint_type != "bedrock":  # requests to AWS are made by a library
         EXCHANGE.set(exchange)
         with suppress(NotSent):
-            await whole_reply(turn.model, request, turn.clearance)
+            await whole_reply(turn.model, request, turn.clearance, payer=None)
     return exchange.request() or request_to_json(request, info)
 
 
@@ -218,16 +218,10 @@ async def generate(context: RequestContext, agent_id: str, body: GenerateRequest
     request = ModelRequest(
         tuple(request_messages), settings=settings, user_id=context.scope.user_id
     )
-    reply = await whole_reply(model, request, context.runtime.new_clearance())
-    expense = Expense(
-        agent.organization_id,
-        "other",
-        model.info.handle,
-        usage=reply.usage,
-        agent_id=agent_id,
-        user_id=context.scope.subject,
+    payer = ReplyAccount(
+        context.store, agent.organization_id, agent_id=agent_id, user_id=context.scope.subject
     )
-    await context.store.write(lambda tx: runs.add_expense(tx, expense))
+    reply = await whole_reply(model, request, context.runtime.new_clearance(), payer)
     text = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
     usage = {
         name: getattr(reply.usage, name)

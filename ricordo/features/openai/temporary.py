@@ -26,7 +26,7 @@ from ricordo.errors import Invalid, ModelError
 from ricordo.features.openai.clearance import chat_clearance
 from ricordo.features.openai.models import ChatMessage, ChatRequest
 from ricordo.features.openai.queries import NamedAgent
-from ricordo.features.openai.turns import parts_of_chat, save_cost, state_within_budget
+from ricordo.features.openai.turns import parts_of_chat, reply_account, state_within_budget
 from ricordo.llm.chat import ChatModel, chunks_of
 from ricordo.llm.egress import ask
 from ricordo.llm.tokens import message_tokens
@@ -56,15 +56,14 @@ class TemporaryTurn:
         step_id = new_id("step")
         message_id = new_id("message")
         reply = ModelReply(())
-        handle = self.model.info.handle
+        payer = reply_account(self.context, self.run.agent_id)
         try:
-            async for piece in ask(self.model, self.request, self.clearance):
+            async for piece in ask(self.model, self.request, self.clearance, payer):
                 chunks = [piece]
                 if isinstance(piece, ModelReply):
                     reply = piece
-                    usage = piece.usage + piece.discarded
-                    self.run = replace(self.run, usage=usage)
-                    await save_cost(self.context, self.run.agent_id, handle, usage)
+                    self.run = replace(self.run, usage=piece.usage + piece.discarded)
+                    await payer.record(self.model.info.handle, piece.usage)
                     chunks = [] if self.request.stream else list(chunks_of(piece))
                 for chunk in chunks:
                     if isinstance(chunk, TextChunk):
@@ -72,8 +71,6 @@ class TemporaryTurn:
                     elif isinstance(chunk, ReasoningChunk):
                         yield ReasoningDelta(self.run.id, step_id, message_id, 0, chunk.text)
         except ModelError as error:
-            if error.discarded and error.discarded.total_tokens:
-                await save_cost(self.context, self.run.agent_id, handle, error.discarded)
             yield Failed(self._ended("llm_api_error"), error.kind, str(error))
         else:
             yield self._end_after(reply)

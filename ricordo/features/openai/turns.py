@@ -22,7 +22,6 @@ from ricordo.domain.egress import Clearance
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import PICTURE_TYPES, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
-from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Invalid, Unsupported
 from ricordo.features.openai.answers import AnswerReader
 from ricordo.features.openai.chats import (
@@ -39,9 +38,10 @@ from ricordo.features.openai.models import ChatMessage, ChatRequest, ContentPart
 from ricordo.features.openai.queries import NamedAgent
 from ricordo.features.openai.shown_answers import answer_key
 from ricordo.llm.egress import whole_reply
-from ricordo.storage import agents, runs
+from ricordo.storage import agents
 from ricordo.storage.budgets import has_budget, require_budget
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.model_costs import ReplyAccount
 
 CHAT_HEADER = "x-openwebui-chat-id"
 # Open WebUI begins the ids of temporary chats with these (checked with 0.12.4).
@@ -307,13 +307,12 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
         for parts in parts_of_chat(body.messages).values()
     )
     settings = ModelSettings(response_format=body.answer_format())
-    reply = await whole_reply(
+    return await whole_reply(
         model,
         ModelRequest(messages, settings=settings, user_id=context.scope.subject),
         clearance,
+        reply_account(context, agent.id),
     )
-    await save_cost(context, agent.id, model.info.handle, reply.usage)
-    return reply
 
 
 def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str) -> AgentState:
@@ -330,24 +329,19 @@ def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str)
     return state
 
 
-async def save_cost(context: RequestContext, agent_id: str, model: str, usage: Usage) -> None:
-    """Store the cost of an answer without a turn.
+def reply_account(context: RequestContext, agent_id: str) -> ReplyAccount:
+    """Return the account that pays for an answer without a turn.
 
     Args:
         context: The call, whose organization and user bear the cost.
-        agent_id: The agent that answered.
-        model: The handle of its model.
-        usage: The tokens of the answer.
+        agent_id: The agent that answers.
     """
-    expense = Expense(
+    return ReplyAccount(
+        context.store,
         context.scope.organization_id,
-        purpose="other",
-        model=model,
-        usage=usage,
         agent_id=agent_id,
         user_id=context.scope.subject,
     )
-    await context.store.write(lambda tx: runs.add_expense(tx, expense))
 
 
 def _system_messages(messages: Sequence[ChatMessage]) -> tuple[NewMessage, ...]:

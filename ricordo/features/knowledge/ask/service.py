@@ -12,7 +12,6 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import LIBRARIAN, ModelRequest
 from ricordo.domain.scope import Scope
-from ricordo.domain.usage import Expense
 from ricordo.errors import NotFound
 from ricordo.features.knowledge.facts.search import matching_facts
 from ricordo.features.knowledge.facts.wording import text_of
@@ -25,9 +24,10 @@ from ricordo.memory.recall import Recall
 from ricordo.prompt.system_prompt import disarm
 from ricordo.runtime import Runtime
 from ricordo.search.index import MessageFilter, PassageFilter
-from ricordo.storage import agents, archives, runs
+from ricordo.storage import agents, archives
 from ricordo.storage.budgets import require_common_budget
 from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.model_costs import ReplyAccount
 
 MOST = 24  # sources of one answer
 _MOST_CHARACTERS = 1200  # of one source
@@ -246,16 +246,8 @@ async def ask(
         Message(new_id("message"), "", "", "user", parts=(TextPart(prompt),), created_at=now),
     )
     request = ModelRequest(request_messages, user_id=scope.subject)
-    reply = await whole_reply(model, request, clearance)
-    expense = Expense(
-        organization_id,
-        "other",
-        model.info.handle,
-        usage=reply.usage,
-        agent_id=None,
-        user_id=scope.subject,
-    )
-    await runtime.store.write(lambda tx: runs.add_expense(tx, expense))
+    payer = ReplyAccount(runtime.store, organization_id, user_id=scope.subject)
+    reply = await whole_reply(model, request, clearance, payer)
     text = "".join(part.text for part in reply.parts if isinstance(part, TextPart)).strip()
     if not text or _UNKNOWN in text[:40].upper():
         return CitedAnswer(NOT_KNOWN, False, sources, ())

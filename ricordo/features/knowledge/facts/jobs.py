@@ -21,7 +21,6 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import LIBRARIAN, ModelRequest, ModelSettings
 from ricordo.domain.scope import Scope
-from ricordo.domain.usage import Expense
 from ricordo.errors import NotFound
 from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.evidence import is_evidence, is_shown
@@ -35,9 +34,10 @@ from ricordo.features.memory_care.notifications.service import tell_of_others
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.egress import whole_reply
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, jobs, messages, runs, users
+from ricordo.storage import agents, jobs, messages, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import FencedStore
+from ricordo.storage.model_costs import ReplyAccount
 
 log = logging.getLogger(__name__)
 EXTRACT = "facts.extract"
@@ -209,7 +209,6 @@ async def _extract_by_model(runtime: Runtime, work: _Work, report: Report) -> No
     for number, group in enumerate(groups, 1):
         reading = work.reading_of(group)
         drafts: list[FactDraft] = []
-        expense: Expense | None = None
         if any(range_.has_evidence for range_ in group):
             live = await runtime.store.read(
                 lambda tx: queries.of_states(
@@ -219,10 +218,8 @@ async def _extract_by_model(runtime: Runtime, work: _Work, report: Report) -> No
             destination = runtime.networks.of_model(model.info)
             known_facts = [fact for fact in live if permits(fact.egress, destination)]
             chunk = Chunk(reading.messages, known_facts, work.user_id)
-            drafts, expense = await _ask(runtime, model, chunk, work)
-        await store.write(
-            partial(_file, reading=reading, drafts=drafts, ranges=group, expense=expense)
-        )
+            drafts = await _ask(runtime, model, chunk, work)
+        await store.write(partial(_file, reading=reading, drafts=drafts, ranges=group))
         report(number, len(groups))
 
 
@@ -265,10 +262,8 @@ def _groups(ranges: Sequence[_Range], turns: int) -> list[list[_Range]]:
     return groups
 
 
-async def _ask(
-    runtime: Runtime, model: ChatModel, chunk: Chunk, work: _Work
-) -> tuple[list[FactDraft], Expense]:
-    """Let the model read the chunk; return its drafts, and the cost."""
+async def _ask(runtime: Runtime, model: ChatModel, chunk: Chunk, work: _Work) -> list[FactDraft]:
+    """Let the model read the chunk; return its drafts."""
     now = runtime.store.clock.now()
     prompt = (
         Message(new_id("message"), "", "", "system", (TextPart(SYSTEM),), created_at=now),
@@ -276,20 +271,15 @@ async def _ask(
     )
     settings = ModelSettings(temperature=0, response_format=RESPONSE_FORMAT)
     request = ModelRequest(prompt, settings=settings, user_id=chunk.user_id)
-    reply = await whole_reply(model, request, runtime.new_clearance())
+    payer = ReplyAccount(
+        runtime.store, work.job.organization_id, agent_id=work.agent_id, user_id=chunk.user_id
+    )
+    reply = await whole_reply(model, request, runtime.new_clearance(), payer)
     text = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
     drafts, faulty = chunk.drafts_in(text)
     if faulty:
         log.info("facts of a model were refused", extra={"facts": faulty, "job": work.job.id})
-    expense = Expense(
-        work.job.organization_id,
-        "other",
-        model.info.handle,
-        usage=reply.usage,
-        agent_id=work.agent_id,
-        user_id=chunk.user_id,
-    )
-    return drafts, expense
+    return drafts
 
 
 def _file(
@@ -297,17 +287,14 @@ def _file(
     reading: Reading,
     drafts: Sequence[FactDraft],
     ranges: Sequence[_Range],
-    expense: Expense | None = None,
 ) -> FilingReport | None:
-    """Store the drafts and the cost, and move the marks.
+    """Store the drafts, and move the marks.
 
-    If another job moved a mark first, only the cost is stored; for an erased user, nothing is.
+    Nothing is stored if another job moved a mark first, or if the user was erased.
     """
     users.lock(tx, reading.user_id)
     if users.find(tx, Scope(reading.organization_id), reading.user_id) is None:
         return None  # erased meanwhile
-    if expense:
-        runs.add_expense(tx, expense)
     marks = [
         queries.read_to(tx, range_.unread.conversation_id, reading.user_id) for range_ in ranges
     ]
