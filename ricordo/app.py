@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from ricordo import __version__
 from ricordo.agents import callbacks, deletion, note_taker, run_end, tracing
 from ricordo.agents.run_end import close_all, close_expired
+from ricordo.agents.run_watch import watched_runs
 from ricordo.api.answers import AnswerBudget
 from ricordo.api.authentication import Authentication
 from ricordo.api.call import require_administrator
@@ -115,6 +116,8 @@ async def open_runtime(
         opened_features = await opened.enter_async_context(AsyncExitStack())
         opened.push_async_callback(sandbox.close)
         opened.push_async_callback(toolbox.close)
+        if settings.postgres_url:
+            await opened.enter_async_context(watched_runs(runtime))
         opened.push_async_callback(finish_turns, runtime)
         await _prepare_database(runtime)
         for name, open_feature in plugins.openings():

@@ -93,6 +93,11 @@ _FORGET_BODIES = setter(
     runs, "body_hash", where=runs.c.conversation_id == bindparam("in_conversation")
 )
 _LOCK = _RUNS.select.where(_THIS).with_for_update()
+# A completed run is left out: its own turn completed it.
+_NOT_STOPPED = select(runs.c.id).where(
+    runs.c.id.op("IN", is_comparison=True)(each(bindparam("ids", type_=steps.c.tags.type))),
+    runs.c.status.not_in(("cancelled", "failed")),
+)
 _OPEN = _RUNS.select.where(_IS_BEGUN).order_by(runs.c.seq)
 _PLANNED = _RUNS.select.where(_IS_PLANNED, equal(runs, "agent_id")).order_by(runs.c.seq)
 # A locked row is skipped, so that a server that froze during a write does not delay other repairs.
@@ -333,6 +338,17 @@ def open_runs(
     if agent_id:
         return _RUNS.all(tx, _OPEN_OF_AGENT, {"agent_id": agent_id})
     return _RUNS.all(tx, _OPEN)
+
+
+def stopped(tx: Transaction, run_ids: Sequence[str]) -> list[str]:
+    """Return those of these runs that were cancelled, failed or deleted.
+
+    Args:
+        tx: The transaction.
+        run_ids: The runs.
+    """
+    others = {row.id for row in tx.all(_NOT_STOPPED, {"ids": list(run_ids)})}
+    return [run_id for run_id in run_ids if run_id not in others]
 
 
 def lock_idle(tx: Transaction, scope: Scope, conversation_id: str) -> Conversation:
