@@ -481,6 +481,7 @@ async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
         NotFound: The caller has no such run.
     """
     if live := runtime.live.get(run_id):
+        await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
         await live.cancel()
         run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
         return run.status == "cancelled"

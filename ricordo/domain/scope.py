@@ -190,6 +190,16 @@ class Scope:
         return self.subject_id
 
     @property
+    def is_operator(self) -> bool:
+        """True for the server's operator.
+
+        The operator has RICORDO_API_KEY or the data folder, or runs a server without keys.
+        """
+        if self.key_id is not None or self.organization_id != LOCAL_ORGANIZATION:
+            return False
+        return self.may(ADMIN)
+
+    @property
     def uses_every_agent(self) -> bool:
         """True if the caller may use agents that are restricted to other users.
 

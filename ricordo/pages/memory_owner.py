@@ -7,8 +7,13 @@ from ricordo.storage.memory_overviews import ChainOwner
 
 @dataclass(frozen=True, slots=True)
 class MemoryOwner(ChainOwner):
-    """The owner of a chain's memory; `path` is the page of that memory."""
+    """The owner of a chain's memory; `path` is the page of that memory.
+
+    A block that no user and no agent has shows the list of agents, since it has no such page.
+    """
 
     @property
     def path(self) -> str:
-        return f"/ui/people/{self.id}" if self.kind == "user" else f"/ui/agents/{self.id}/memory"
+        if self.kind == "user":
+            return f"/ui/people/{self.id}"
+        return f"/ui/agents/{self.id}/memory" if self.kind == "agent" else "/ui/agents"

@@ -30,6 +30,7 @@ class Link:
         scopes: A caller with one of these scopes sees the entry; without any, every caller does.
         is_here: The entry leads to the shown page.
         counts: The entry shows the number of open decisions.
+        is_of_server: The page shows data of all organizations.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Link:
     scopes: tuple[str, ...] = ()
     is_here: bool = False
     counts: bool = False
+    is_of_server: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ _SERVER = (
     Link("Jobs", "/ui/jobs", "job", (ADMIN,)),
     Link("Models", "/ui/models", "model", _BUILDS),
     Link("Audit log", "/ui/audit-log", "audit", (ADMIN,)),
-    Link("Backups", "/ui/backups", "backup", (ADMIN,)),
+    Link("Backups", "/ui/backups", "backup", (ADMIN,), is_of_server=True),
     Link("Users and keys", "/ui/settings", "key", (ADMIN,)),
     Link("Invitations", "/ui/invitations", "people", (ADMIN,)),
 )
@@ -111,11 +113,13 @@ class _Links:
         me: The caller.
         path: The path of the shown page.
         known_paths: The paths that this server has.
+        sees_server: The caller may see data of all organizations.
     """
 
     me: Scope
     path: str
     known_paths: AbstractSet[str]
+    sees_server: bool
 
     def visible(self, links: Iterable[Link]) -> tuple[Link, ...]:
         """Return the links that the caller may open, with the shown page's link marked."""
@@ -129,16 +133,21 @@ class _Links:
     def _may(self, link: Link) -> bool:
         if link.path and link.path not in self.known_paths:
             return False
+        if link.is_of_server and not self.sees_server:
+            return False
         return not link.scopes or self.me.may(*link.scopes)
 
 
-def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list[Group]:
+def navigation(
+    me: Scope, path: str, plugin_pages: Iterable[PluginPage], *, sees_server: bool
+) -> list[Group]:
     """Return the groups of entries for this caller, without empty groups.
 
     Args:
         me: The caller.
         path: The path of the shown page, without the server's prefix; its entry is marked.
         plugin_pages: The pages of the loaded features and plugins.
+        sees_server: The caller may see data of all organizations.
     """
     pages = {page.path: page for page in plugin_pages}
     others = tuple(
@@ -147,7 +156,7 @@ def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list
         if page.path not in _KNOWN
     )
 
-    links = _Links(me, path, _OWN | pages.keys())
+    links = _Links(me, path, _OWN | pages.keys(), sees_server)
     builds = me.may(*_BUILDS) or me.subject_id is None
     more = links.visible((*_MORE, *others))
     if me.subject_id == NOBODY:

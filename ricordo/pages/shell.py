@@ -11,6 +11,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,19 +28,20 @@ from ricordo.api.guard import COOKIE, route_path
 from ricordo.api.routing import GuardedRoute, Routes, refusal_of
 from ricordo.domain.hidden_text import without_marks
 from ricordo.domain.ids import is_any_id
-from ricordo.domain.scope import APPROVE, OVERRIDE, REQUEST_SCOPE, Scope
+from ricordo.domain.scope import ADMIN, APPROVE, OVERRIDE, REQUEST_SCOPE, Scope
 from ricordo.domain.text import normal_text
 from ricordo.errors import DatabaseFailed, Invalid, NotFound, RicordoError
 from ricordo.memory.text import by_words
 from ricordo.offload import SMALL, offload
 from ricordo.pages import filters, statics
 from ricordo.pages.inside import RefusedByApi
-from ricordo.pages.navigation import navigation
+from ricordo.pages.navigation import Group, navigation
 from ricordo.pages.reasons import own_reason
 from ricordo.pages.titles import title_of
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
-from ricordo.storage import proposals
+from ricordo.storage import organizations, proposals
+from ricordo.storage.engine.store import Transaction
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -142,20 +144,18 @@ async def render(
     """
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     runtime: Runtime = request.app.state.runtime
-    waiting_count = 0
-    if me is not None and me.may(APPROVE, OVERRIDE) and not is_part(request):
+    frame = _Frame()
+    if me is not None and me.may(APPROVE, OVERRIDE, ADMIN) and not is_part(request):
         with suppress(DatabaseFailed):  # the count is then left out
-            waiting_count = await runtime.store.read(lambda tx: proposals.count_decidable(tx, me))
+            frame = await runtime.store.read(partial(_read_frame, me=me))
     notice = _notice(request)
     variables = {
         "status": status,
         "me": me,
         "base": base_of(request),
         "path": route_path(request.scope),
-        "navigation": (
-            navigation(me, route_path(request.scope), runtime.plugins.pages()) if me else []
-        ),
-        "waiting_count": waiting_count,
+        "navigation": _navigation(request, me, frame),
+        "waiting_count": frame.waiting_count,
         "told": notice,
         "has_login": runtime.settings.oidc_issuer is not None,
     }
@@ -176,6 +176,37 @@ async def render(
     if me is None and COOKIE in request.cookies:
         response.delete_cookie(COOKIE, path=f"{base_of(request)}/")
     return response
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """The parts of a page's frame that are read from the database.
+
+    Attributes:
+        waiting_count: The number of the caller's open decisions.
+        sees_server: The caller may see data of all organizations.
+    """
+
+    waiting_count: int = 0
+    sees_server: bool = False
+
+
+def _read_frame(tx: Transaction, me: Scope) -> _Frame:
+    return _Frame(
+        waiting_count=proposals.count_decidable(tx, me) if me.may(APPROVE, OVERRIDE) else 0,
+        sees_server=me.may(ADMIN) and organizations.may_see_server(tx, me),
+    )
+
+
+def _navigation(request: Request, me: Scope | None, frame: _Frame) -> list[Group]:
+    if me is None:
+        return []
+    return navigation(
+        me,
+        route_path(request.scope),
+        request.app.state.runtime.plugins.pages(),
+        sees_server=frame.sees_server,
+    )
 
 
 def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Response:

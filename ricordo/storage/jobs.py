@@ -242,20 +242,29 @@ def get(tx: Transaction, scope: Scope, id: str) -> Job:
         id: The job's id.
 
     Raises:
-        NotFound: There is no such job, or the caller may not change it.
+        NotFound: There is no such job, or the caller may not see it.
     """
     job = ROWS.find(tx, scope, id)
-    return require_found(job if job and scope.owns(job.user_id) else None, "Job", id)
+    return require_found(job if job and _is_seen(scope, job) else None, "Job", id)
+
+
+def _is_seen(scope: Scope, job: Job) -> bool:
+    """Return True if `page` lists the job for this caller."""
+    if scope.subject_id is None or job.user_id == scope.subject_id:
+        return True
+    return job.user_id is None and job.payload.get("author") == scope.user_id
 
 
 def _is_for(scope: Scope) -> ColumnElement[bool] | None:
     """Return the condition that the caller may see a job.
 
-    A job without a user belongs to the server, so only callers who see all data see it.
+    A job without a user belongs to the server. Only callers who see all data see it, and the one
+    who asked for it: the `author` in its payload.
     """
     if scope.subject_id is None:
         return None
-    return jobs.c.user_id == scope.subject_id
+    is_own = jobs.c.user_id.is_(None) & (jobs.c.payload["author"].as_string() == scope.user_id)
+    return (jobs.c.user_id == scope.subject_id) | is_own
 
 
 def failed_keys(tx: Transaction, kind: str, since: int) -> set[str]:
@@ -436,7 +445,7 @@ def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
         id: The job; one that is cancelled already stays as it is.
 
     Raises:
-        NotFound: There is no such job, or the caller may not change it.
+        NotFound: There is no such job, or the caller may not see it.
         Conflict: The job has ended.
     """
     job = get(tx, scope, id)
@@ -475,7 +484,7 @@ def remove(tx: Transaction, scope: Scope, id: str) -> Job:
         id: The job.
 
     Raises:
-        NotFound: There is no such job, or the caller may not change it.
+        NotFound: There is no such job, or the caller may not see it.
     """
     job = get(tx, scope, id)
     if job.status == "running":

@@ -48,7 +48,16 @@ _OWNER_NAME = case(
     else_=func.coalesce(agents.c.name, "a shared block"),
 )
 _IS_USER = and_(chains.c.owner_kind == "user", users.c.id == chains.c.owner_id)
-_IS_AGENT = and_(chains.c.owner_kind == "agent", agents.c.id == chains.c.owner_id)
+# A deleted agent belongs to no organization until it is purged.
+_IS_AGENT = and_(
+    chains.c.owner_kind == "agent",
+    agents.c.id == chains.c.owner_id,
+    agents.c.organization_id == chains.c.organization_id,
+)
+# The block of a deleted agent stays, and is then nobody's.
+_HAS_NO_AGENT = and_(chains.c.owner_kind == "agent", agents.c.id.is_(None))
+_OWNER_KIND = case((_HAS_NO_AGENT, "block"), else_=chains.c.owner_kind)
+_OWNER = (_OWNER_KIND.label("kind"), chains.c.owner_id, _OWNER_NAME.label("name"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +98,12 @@ def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, ChainOw
         chain_ids: The chains; deleted ones are left out.
     """
     statement = (
-        select(chains.c.id, chains.c.owner_kind, chains.c.owner_id, _OWNER_NAME.label("name"))
+        select(chains.c.id, *_OWNER)
         .outerjoin(users, _IS_USER)
         .outerjoin(agents, _IS_AGENT)
         .where(chains.c.id.in_([*chain_ids]))
     )
-    return {
-        row.id: ChainOwner(row.owner_kind, row.owner_id, row.name or "")
-        for row in tx.all(statement)
-    }
+    return {row.id: ChainOwner(row.kind, row.owner_id, row.name or "") for row in tx.all(statement)}
 
 
 def waiting_by_owner(
@@ -112,22 +118,21 @@ def waiting_by_owner(
         without: The id of an owner to leave out, such as the caller's user; None: no owner.
     """
     count = func.count()
-    columns = (chains.c.owner_kind, chains.c.owner_id, _OWNER_NAME.label("name"))
     statement = (
-        select(*columns, count.label("waiting"))
+        select(*_OWNER, count.label("waiting"))
         .select_from(proposals)
         .join(chains, chains.c.id == proposals.c.chain_id)
         .outerjoin(users, _IS_USER)
         .outerjoin(agents, _IS_AGENT)
         .where(*in_scope(proposals, scope), WAITS)
-        .group_by(chains.c.owner_kind, chains.c.owner_id, users.c.name, agents.c.name)
+        .group_by(chains.c.owner_kind, chains.c.owner_id, users.c.name, agents.c.id, agents.c.name)
         .order_by(count.desc(), chains.c.owner_id)
         .limit(limit)
     )
     if without is not None:
         statement = statement.where(chains.c.owner_id != without)
     return [
-        (ChainOwner(row.owner_kind, row.owner_id, row.name or ""), row.waiting)
+        (ChainOwner(row.kind, row.owner_id, row.name or ""), row.waiting)
         for row in tx.all(statement)
     ]
 

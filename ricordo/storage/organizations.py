@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import bindparam, or_, select
 
 from ricordo.domain.ids import is_id, new_id
-from ricordo.domain.scope import Organization
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Organization, Scope
 from ricordo.errors import Collision, NotFound
 from ricordo.storage.deletion import DELETED
 from ricordo.storage.engine.repository import Page, Repository, equal
@@ -17,6 +17,8 @@ _ROWS = Repository(Organization, organizations)
 # Deleted rows that are not purged yet belong to this organization, which has no members.
 _IS_REAL = organizations.c.id != DELETED
 _IS_NAMED = or_(organizations.c.id == bindparam("name"), organizations.c.name == bindparam("name"))
+_IS_ANOTHER = _IS_REAL & (organizations.c.id != bindparam("first_id"))
+_ANOTHER = select(organizations.c.seq).where(_IS_ANOTHER).limit(1)
 _LOCK = select(organizations.c.id).where(equal(organizations, "id")).with_for_update(key_share=True)
 _NAMED = _ROWS.select.where(_IS_NAMED, _IS_REAL).order_by(organizations.c.seq).limit(1)
 
@@ -98,3 +100,17 @@ def every_id(tx: Transaction) -> Sequence[str]:
     """
     statement = _ROWS.select.where(_IS_REAL).order_by(organizations.c.seq)
     return [organization.id for organization in _ROWS.all(tx, statement)]
+
+
+def may_see_server(tx: Transaction, scope: Scope) -> bool:
+    """Return True if the caller may see data of the whole server, such as backups.
+
+    They hold all organizations. If there are several, only the operator may see them.
+
+    Args:
+        tx: The transaction.
+        scope: An administrator.
+    """
+    if scope.organization_id != LOCAL_ORGANIZATION:
+        return False
+    return scope.is_operator or tx.first(_ANOTHER, {"first_id": LOCAL_ORGANIZATION}) is None

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from ricordo.agents.conversations import cancel_run
 from ricordo.agents.deletion import HANDLER, delete_archive
 from ricordo.agents.deletion import delete_agent as remove_agent
 from ricordo.agents.lifecycle import attach_block, cancel_runs, delete_agent, reset_messages
@@ -94,6 +95,15 @@ async def test_a_run_left_open_by_another_process_can_be_cancelled(stage: Stage)
     with pytest.raises(NotFound):
         await cancel_runs(stage.runtime, Scope(), "agent-unknown")
     await stage.require_sound(agent_id)
+
+
+async def test_a_run_of_another_user_is_not_cancelled(stage: Stage, agent: str) -> None:
+    _turn, gate = await stage.asked(agent)
+    (run_id,) = stage.runtime.live
+    with pytest.raises(NotFound):
+        await cancel_run(stage.runtime, Scope(organization_id="org-2"), run_id)
+    assert run_id in stage.runtime.live
+    gate.open()
 
 
 async def test_a_retry_after_a_reset_is_a_new_message(stage: Stage, agent: str) -> None:

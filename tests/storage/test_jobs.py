@@ -1,13 +1,14 @@
 """The rows of jobs: claims, reports of a job's end, and the time that a job is kept."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
-from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.domain.scope import LOCAL_ORGANIZATION, NOBODY, Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.storage import jobs
 from ricordo.storage.engine.repository import Page
@@ -181,3 +182,30 @@ async def test_a_jobs_slow_write_is_logged_without_the_arguments(
     (record,) = caplog.records
     assert "save" in str(record.__dict__["work"])
     assert "Ada" not in str(record.__dict__)
+
+
+async def test_a_job_can_be_read_and_cancelled_only_by_those_who_see_it_in_the_list(
+    store: SqliteStore,
+) -> None:
+    """A job without a user is the server's, or its author's."""
+    of_server = await add(store)
+    of_service = await add(store, payload={"author": "key-1"})
+    of_ada = await add(store, user_id="user-1")
+    service = Scope(role="service", user_id="key-1", subject_id=NOBODY)
+    ada = Scope(role="user", user_id="user-1", subject_id="user-1")
+    for scope, seen in (
+        (service, [of_service]),
+        (replace(service, user_id="key-2"), []),
+        (ada, [of_ada]),
+        (Scope(), [of_server, of_service, of_ada]),
+    ):
+        page = Page(order="asc")
+        listed = await store.read(lambda tx, at=scope, page=page: jobs.page(tx, at, page))
+        assert listed == seen
+        for job in (of_server, of_service, of_ada):
+            if job in seen:
+                assert await store.read(lambda tx, at=scope, id=job.id: jobs.get(tx, at, id)) == job
+                continue
+            for use in (jobs.get, jobs.cancel, jobs.remove):
+                with pytest.raises(NotFound):
+                    await store.write(lambda tx, use=use, at=scope, id=job.id: use(tx, at, id))

@@ -5,8 +5,9 @@ results and errors are those of the retired Letta V1 server.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import dropwhile, pairwise
 
 from ricordo.errors import Invalid, NotFound
@@ -23,6 +24,9 @@ _HUNK = re.compile(r"@@ -(\d+)")
 # The beginning of a patch's line, after a line break that is written out as `\n`.
 _ESCAPED_LINE = re.compile(r"\\n(?:[-+ ]|@@|\*\*\* )")
 _SHOWN_LINES = 4
+# The lines of the block, counted once for each hunk. Ten hunks in a block of 100,000 lines take a
+# second.
+_MOST_LINES = 1_000_000
 _NO_HUNKS = "No applicable hunks found in patch. Ensure lines start with ' ', '-', or '+'."
 _NO_OPERATIONS = (
     "No operations found. Provide at least one of: *** Add Block, *** Delete Block, *** Update "
@@ -180,9 +184,16 @@ def _patched(original: str, lines: Sequence[str]) -> str:
     """
     text = original.split("\n") if original else []
     shift = 0
-    for after, old, new in _hunks(lines):
+    hunks = _hunks(lines)
+    if len(hunks) > 1 and len(hunks) * len(text) > _MOST_LINES:
+        raise Invalid(
+            f"The patch changes {len(hunks)} places, too many at once for a block of {len(text)} "
+            "lines. Send fewer places with each call."
+        )
+    fold = cache(folded_line)
+    for after, old, new in hunks:
         if old:
-            start = _find_lines(text, old)
+            start = _find_lines(text, old, fold)
             # Kept lines are not changed, even if the patch writes them with other signs.
             current_lines = dict(zip(old, text[start : start + len(old)], strict=True))
             new = [current_lines.get(line, line) for line in new]  # noqa: PLW2901
@@ -227,11 +238,9 @@ def _hunk(lines: Sequence[str]) -> _Hunk:
     return after, old, new
 
 
-def _find_lines(text: Sequence[str], old: list[str]) -> int:
+def _find_lines(text: Sequence[str], old: list[str], fold: Callable[[str], str]) -> int:
     """Return the index of the first of these lines in the text."""
-    starts = _match_starts(text, old) or _match_starts(
-        [*map(folded_line, text)], [*map(folded_line, old)]
-    )
+    starts = _match_starts(text, old) or _match_starts([*map(fold, text)], [*map(fold, old)])
     if not starts:
         near = hint("\n".join(text), "\n".join(old)).strip()
         raise Invalid(
@@ -250,11 +259,40 @@ def _find_lines(text: Sequence[str], old: list[str]) -> int:
 
 
 def _match_starts(text: Sequence[str], old: Sequence[str]) -> list[int]:
-    return [
-        start
-        for start in range(len(text) - len(old) + 1)
-        if list(text[start : start + len(old)]) == list(old)
-    ]
+    """Return the indices at which the lines begin in the text, at most two.
+
+    Knuth-Morris-Pratt search: each line of the text is compared about twice, however often the
+    beginning of the lines repeats.
+    """
+    borders = _borders(old)
+    starts: list[int] = []
+    matched = 0
+    for index, line in enumerate(text):
+        while matched and (matched == len(old) or line != old[matched]):
+            matched = borders[matched - 1]
+        if line == old[matched]:
+            matched += 1
+        if matched == len(old):
+            starts.append(index - matched + 1)
+            if len(starts) > 1:
+                break
+    return starts
+
+
+def _borders(lines: Sequence[str]) -> list[int]:
+    """Return for each beginning of the lines the length of its longest proper border.
+
+    A border is both a beginning and an end.
+    """
+    borders = [0] * len(lines)
+    length = 0
+    for index in range(1, len(lines)):
+        while length and lines[index] != lines[length]:
+            length = borders[length - 1]
+        if lines[index] == lines[length]:
+            length += 1
+        borders[index] = length
+    return borders
 
 
 def _trimmed(lines: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.tools.builtin.patch import _patched
+from ricordo.tools.builtin.patch import _match_starts, _patched
 from tests.seams import make
 from tests.tools.builtin.desk import WARNING, Desk, desk, paper_desk
 
@@ -173,6 +173,46 @@ async def test_a_hunk_that_matches_several_places_needs_more_context() -> None:
         "add more unique surrounding context to disambiguate."
     )
     assert await one.said("memory_apply_patch", label="human", patch=" b\n-a\n+c") == "a\nb\nc"
+
+
+class CountedLine(str):
+    """A line that counts the comparisons with other lines."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedLine.comparisons += 1
+        return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> bool:
+        CountedLine.comparisons += 1
+        return str.__ne__(self, other)  # type: ignore[arg-type]
+
+    __hash__ = str.__hash__
+
+
+def test_a_repeated_line_is_compared_a_few_times_only() -> None:
+    CountedLine.comparisons = 0
+    text = [CountedLine("a") for _ in range(400)]
+    assert _match_starts(text, [*(CountedLine("a") for _ in range(200)), CountedLine("b")]) == []
+    assert CountedLine.comparisons < 4 * len(text)
+
+
+@given(st.text("ab", max_size=30), st.text("ab", min_size=1, max_size=6))
+def test_lines_are_found_where_they_begin(text: str, old: str) -> None:
+    starts = [start for start in range(len(text)) if text.startswith(old, start)]
+    assert _match_starts([*text], [*old]) == starts[:2]
+
+
+async def test_a_patch_with_too_many_places_for_a_long_block_is_refused() -> None:
+    text = "\n".join(map(str, range(2_000)))
+    one = paper_desk(make.block("human", text, limit=20_000))
+    patch = "".join(f"@@\n-{number}\n+-{number}\n" for number in range(501))
+    told = await one.refused("memory_apply_patch", label="human", patch=patch)
+    assert "changes 501 places" in told
+    patch = "".join(f"@@\n-{number}\n+x{number}\n" for number in range(500))
+    changed = await one.said("memory_apply_patch", label="human", patch=patch)
+    assert "x499" in changed
 
 
 async def test_operations_add_delete_update_and_move_several_blocks(store: SqliteStore) -> None:

@@ -70,6 +70,7 @@ def create(
             "callback": {"url": request.callback_url} if request.callback_url else {},
             "hash": body_hash,
             "maker": maker,
+            "author": scope.user_id,
         },
         # The batches of one organization run one after the other. Running at once, they could
         # occupy all workers, and other jobs would wait.

@@ -3,7 +3,8 @@
 from fastapi import Request, Response
 
 from ricordo.api.routing import needs
-from ricordo.domain.scope import ADMIN, REQUEST_SCOPE
+from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
+from ricordo.features.documents.imports.service import owner_of_list
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import Pages, address_of, done, render
 
@@ -73,6 +74,7 @@ async def _list(request: Request, problem: str = "", status: int = 200) -> Respo
         problem=problem,
         agents=agents[:_AGENTS_PER_PAGE],
         older=older,
+        may_paste=scope.may(IMPERSONATE) or owner_of_list(scope) is not None,
         jobs=await api.find("/v1/jobs/", kind="imports.upload", limit=_MOST_JOBS) or [],
         # None for a caller who sees all users and must first choose one, or may not read memory.
         memory_of=scope.subject if scope.may("memory:read") else None,

@@ -50,7 +50,9 @@ import_parts = table(
 TABLES = (imported_items, import_parts)
 _PART = 1024 * 1024  # bytes in one row of an upload
 _MOST_NAMES = 5  # the most names that a report gives for each reason
-_REFUSED = "refused"
+# The item that holds the refusals of the last run. No item of an export has an empty name.
+_REFUSED = ""
+_FORMER_REFUSED = "refused"  # its name in older records; a chat may have it too
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ def _printable(text: str) -> str:
 _ITEMS = select(imported_items.c.item, imported_items.c.outcome).where(
     equal(imported_items, "organization_id", "source")
 )
+_ITEM = _ITEMS.where(equal(imported_items, "item"))
 _ORDERED = _ITEMS.order_by(imported_items.c.seq)
 _PARTS = (
     select(import_parts.c.data).where(equal(import_parts, "job_id")).order_by(import_parts.c.number)
@@ -207,6 +210,10 @@ def note_refused(tx: Transaction, scope: Scope, source: str, refused: Outcome) -
         refused: The items with the reasons.
     """
     forget_items(tx, scope.organization_id, source, _REFUSED)
+    parameters = {"organization_id": scope.organization_id, "source": source}
+    former = tx.first(_ITEM, parameters | {"item": _FORMER_REFUSED})
+    if former and not former.outcome["taken"]:
+        forget_items(tx, scope.organization_id, source, _FORMER_REFUSED)
     insert_item(tx, scope, source, item=_REFUSED, outcome=refused, user_id=scope.subject)
 
 

@@ -20,7 +20,7 @@ from ricordo.domain.agent import Conversation
 from ricordo.domain.job import Report
 from ricordo.domain.message import Message, Part, ReasoningPart, TextPart
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS, Passage
-from ricordo.domain.scope import LOCAL_USER, Actor, Scope
+from ricordo.domain.scope import IMPERSONATE, LOCAL_USER, Actor, Scope
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.features.documents.imports import queries
 from ricordo.features.documents.imports.chat_files import (
@@ -78,14 +78,15 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         Invalid: The file cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            yield file
+        file = path.open("rb")
     except FileNotFoundError:
         raise NotFound(f"There is no file {path}. Give the path of the exported file.") from None
     except OSError as error:
         raise Invalid(
             f"{path} cannot be read: {error.strerror}. Give the path of the exported file."
         ) from error
+    with file:
+        yield file
 
 
 async def scope_for(runtime: Runtime, user: str | None) -> Scope:
@@ -116,14 +117,22 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
     Raises:
         NotFound: if the caller may not use the agent, or no model is found for a new one.
         Invalid: for a pasted list without a user.
+        Forbidden: for a pasted list, if the caller has no memory and may not name a user.
     """
     organization = scope.organization_id
     user = scope.subject or ""
     memory_of = scope.subject or (LOCAL_USER if scope.is_local_user else None)
-    if kind == "pasted" and memory_of is None:
-        raise Invalid("Name the user whom these memories are about, in `user`.")
     if kind == "pasted":
-        return Target(scope, kind, "", f"{kind}:{memory_of}", memory_of=memory_of)
+        memory_of = owner_of_list(scope)
+        if memory_of is None and scope.may(IMPERSONATE):
+            raise Invalid("Name the user whom these memories are about, in `user`.")
+        if memory_of is None:
+            raise Forbidden(
+                "Your key has no memory, so a list cannot be imported into it. Upload the list "
+                "with a key of the user whom it is about."
+            )
+        own_scope = replace(scope, subject_id=memory_of)
+        return Target(own_scope, kind, "", f"{kind}:{memory_of}", memory_of=memory_of)
     id = agent_id or queries.made_id(organization, "agent", kind, user)
     target = Target(scope, kind, id, f"{kind}:{id}:{user}", memory_of=memory_of)
     if agent_id:
@@ -147,6 +156,22 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
 
     await runtime.store.write(make)
     return target
+
+
+def owner_of_list(scope: Scope) -> str | None:
+    """Return the user whom a pasted list is about, if the caller names none; None for nobody.
+
+    Args:
+        scope: The caller.
+    """
+    if scope.subject:
+        return scope.subject
+    if scope.is_local_user:
+        return LOCAL_USER
+    is_person = scope.role != "service" and scope.user_id.startswith("user-")
+    if is_person and scope.subject_id is None and not scope.may(IMPERSONATE):
+        return scope.user_id
+    return None
 
 
 async def import_chats(

@@ -18,7 +18,6 @@ from ricordo.domain.scope import (
     ADMIN,
     ALL_SCOPES,
     IMPERSONATE,
-    LOCAL_ORGANIZATION,
     OVERRIDE,
     ROLE_SCOPES,
     WATCH,
@@ -193,11 +192,7 @@ def require_operator(scope: Scope) -> None:
     Args:
         scope: The caller.
     """
-    if (
-        scope.key_id is not None
-        or scope.organization_id != LOCAL_ORGANIZATION
-        or not scope.may(ADMIN)
-    ):
+    if not scope.is_operator:
         raise Forbidden(
             "Only the operator of this server may do that: with RICORDO_API_KEY, or `ricordo` on "
             "its machine."

@@ -127,7 +127,7 @@ def _require_whole_server(tx: Transaction, scope: Scope) -> None:
             "Only the first organization of the server may have backups. Export agents and memory "
             "instead."
         )
-    if len(organizations.every_id(tx)) > 1:
+    if not organizations.may_see_server(tx, scope):
         require_operator(scope)
 
 

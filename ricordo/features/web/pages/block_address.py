@@ -18,7 +18,6 @@ from ricordo.memory import user_memory
 from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.titles import title_of
 from ricordo.storage import agents, blocks, history, proposals, users, versions
-from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 # The most characters of texts whose words are counted for a timeline, estimated by the length of
@@ -98,9 +97,7 @@ def find_block(tx: Transaction, scope: Scope, path_params: dict[str, Any]) -> Bl
     chain = Chain(block.chain_id, block.organization_id, "agent", owner.id)
     decision = ChangeMetadata(scope.actor).policy_decision(block.rule, chain)
     if owner.kind == "block":
-        users_of_block = agents.page(tx, scope, Page(limit=1), agents.has_block(block.id))
-        if state := next(iter(users_of_block), None):
-            owner = MemoryOwner("agent", state.agent.id, state.agent.name)
+        owner = queries.holder_of(tx, scope, block.id) or owner
     return BlockAddress(
         owner,
         chain,

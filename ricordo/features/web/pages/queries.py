@@ -4,7 +4,7 @@ They need a few statements for a list, while the API would need one call for eac
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -15,8 +15,8 @@ from ricordo.errors import RicordoError
 from ricordo.features.web.pages.memory_text import without_day
 from ricordo.memory.course_blocks import COPY, FOR_ALL
 from ricordo.pages.memory_owner import MemoryOwner
+from ricordo.storage import agents, conversation_overviews, history, memory_overviews
 from ricordo.storage import blocks as stored_blocks
-from ricordo.storage import conversation_overviews, history, memory_overviews
 from ricordo.storage import messages as stored_messages
 from ricordo.storage import proposals as stored_proposals
 from ricordo.storage import users as stored_users
@@ -172,7 +172,23 @@ def proposal(tx: Transaction, scope: Scope, id: str) -> WaitingProposal:
     Raises:
         NotFound: The caller may not see such a proposal.
     """
-    return _with_owners(tx, [stored_proposals.get(tx, scope, id)])[0]
+    (waiting,) = _with_owners(tx, [stored_proposals.get(tx, scope, id)])
+    if waiting.owner.kind == "block" and waiting.block_id:
+        holder = holder_of(tx, scope, waiting.block_id)
+        return replace(waiting, owner=holder or waiting.owner)
+    return waiting
+
+
+def holder_of(tx: Transaction, scope: Scope, block_id: str) -> MemoryOwner | None:
+    """Return the first of the caller's agents that has the block; None if none has it.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        block_id: A block that is no user's.
+    """
+    states = agents.page(tx, scope, Page(limit=1), agents.has_block(block_id))
+    return next((MemoryOwner("agent", one.agent.id, one.agent.name) for one in states), None)
 
 
 def _with_owners(tx: Transaction, waiting: Sequence[Proposal]) -> list[WaitingProposal]:

@@ -234,6 +234,22 @@ def test_a_batch_is_visible_to_its_user_only(tmp_path: Path) -> None:
             assert server.read(lambda tx: tx.all(batch_items.select())) == []
 
 
+def test_a_service_without_a_user_sees_its_own_batches(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key="operator") as server:
+        agent = new_agent(server.client(api_key="operator"))
+        own, other = (
+            server.http(headers={"authorization": f"Bearer {server.key(role='service')}"})
+            for _ in range(2)
+        )
+        with own, other:
+            id = create_batch(own, request_to(agent))["id"]
+            assert wait_for_batch(own, id)["status"] == "completed"
+            assert [batch["id"] for batch in ok(own.get(PATH))] == [id]
+            assert ok(other.get(PATH)) == []
+            refused(other.get(f"{PATH}/{id}"), 404)
+            refused(other.patch(f"/v1/jobs/{id}/cancel"), 404)
+
+
 def test_a_retried_request_creates_no_second_batch(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

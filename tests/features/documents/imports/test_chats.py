@@ -10,6 +10,7 @@ import math
 import random
 import zipfile
 from concurrent.futures import CancelledError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -451,3 +452,18 @@ def test_zip_bombs_and_oversized_chats_are_refused(monkeypatch: pytest.MonkeyPat
     assert [isinstance(one, ExportedChat) for one in found] == [False, True]
     with pytest.raises(Invalid, match="one object"):
         read("chatgpt", json.dumps(long).encode())
+
+
+def test_only_a_file_that_cannot_be_opened_is_reported_as_unreadable(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="cannot be read"), service.opened(tmp_path):
+        pass
+    file = tmp_path / "export.json"
+    file.write_text("[]")
+
+    def import_file() -> None:
+        with service.opened(file) as stream:
+            assert stream.read() == b"[]"
+            raise OSError(28, "The disk is full.")
+
+    with pytest.raises(OSError, match="disk is full"):
+        import_file()

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.features.documents.imports import queries
 from ricordo.features.documents.imports.jobs import HANDLERS, UPLOAD
 from ricordo.features.documents.imports.queries import import_parts, insert_parts
 from ricordo.storage import jobs
@@ -184,3 +185,44 @@ def test_the_imports_page_links_exports_of_memory_and_all_agents(tmp_path: Path)
         assert len(set(files)) == 101
         assert people.ask(ada, "GET", files[-1])["agents"]
         assert "/ui/people" in people.send(OPERATOR, "GET", "/ui/imports").text
+
+
+def test_the_imports_page_offers_a_list_only_to_those_who_may_import_it(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
+        people = People(server, http)
+        sent: Sent = {"files": {"file": ("x.txt", b"Likes the sea.")}, "data": {"kind": "pasted"}}
+
+        def offers(key: str) -> bool:
+            return 'value="pasted"' in people.send(key, "GET", "/ui/imports").text
+
+        # A developer who reads no memory has none either.
+        dora = people.key("dora", "developer")
+        assert not offers(dora)
+        refused = people.send(dora, "POST", "/v1/imports", **sent)
+        assert (refused.status_code, "has no memory" in refused.text) == (403, True)
+        assert "`user`" not in refused.text
+        # Without a name, the operator must name a user; all others import their own list.
+        assert offers(OPERATOR)
+        assert "Name the user" in people.send(OPERATOR, "POST", "/v1/imports", **sent).text
+        for key in (people.key("boss", "admin"), people.key("ada")):
+            assert offers(key)
+            made = people.ask(key, "POST", "/v1/imports", **sent)
+            job = wait_for_import(lambda path, key=key: people.ask(key, "GET", path), made["id"])
+            assert job["report"]["taken"] == {"memories proposed": 1}
+        assert len(people.ask(OPERATOR, "GET", "/users/boss/diffs")) == 1
+
+
+def test_a_chat_with_the_id_refused_is_imported_once(api: Api) -> None:
+    file = json.dumps([chatgpt("refused"), 5]).encode()
+    agent = api.client.agents.create(model=MODEL).id
+    for _ in range(2):
+        made = ok(upload(api.http, file, agent=agent))
+        one = wait_for_import(lambda path: ok(api.http.get(path)), made["id"])
+        reasons = [left["reason"] for left in one["report"]["left_out"]]
+        assert (one["report"]["taken"], "it is not a JSON object" in reasons) == (
+            {"chats": 1, "messages": 3},
+            True,
+        )
+    source = one["report"]["source"]
+    items = api.server.read(lambda tx: queries.done_items(tx, LOCAL_ORGANIZATION, source))
+    assert set(items) == {"refused", ""}

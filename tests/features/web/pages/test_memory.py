@@ -6,6 +6,7 @@ by role.
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urldefrag
 
 import pytest
 from fastapi.testclient import TestClient
@@ -19,6 +20,7 @@ from ricordo.storage import blocks
 from ricordo.storage.engine.store import Transaction
 from tests.features.web.pages.test_decisions import human_text, propose
 from tests.features.web.pages.test_home import visitor
+from tests.features.web.pages.test_rights_of_buttons import Forms
 
 
 @pytest.fixture
@@ -257,3 +259,46 @@ def test_a_users_block_can_be_changed_only_on_the_users_page(
     assert "Memory of ada" in browser.get(f"/ui/blocks/{block}").text
     assert browser.post(f"/ui/blocks/{block}/remove").status_code == 409
     assert "tea" in human_text(browser)
+
+
+def test_no_link_of_a_block_without_an_agent_leads_nowhere(browser: TestClient) -> None:
+    """The block of a deleted agent stays, and has no page of an agent's memory."""
+    block = {"label": "human", "value": "Drinks tea.", "policy": "propose"}
+    body = {"name": "Nina", "memory_blocks": [block]}
+    agent = browser.post("/v1/agents/", json=body).json()
+    (block_id,) = (one["id"] for one in agent["blocks"])
+    lone = browser.post("/v1/blocks/", json={"label": "human", "value": "Sings."}).json()["id"]
+    browser.delete(f"/v1/agents/{agent['id']}")
+    for id, word in ((block_id, "tea"), (lone, "sings")):
+        pages = [f"/ui/blocks/{id}", f"/ui/search?q={word}"]
+        for page in pages:
+            found = Forms()
+            found.feed(browser.get(page).text)
+            links = {
+                urldefrag(link)[0] for link in found.links if "block" in link or "agent" in link
+            }
+            assert f"/ui/blocks/{id}" in links
+            assert {link: browser.get(link).status_code for link in links} == dict.fromkeys(
+                links, 200
+            )
+        deleted = browser.post(f"/ui/blocks/{id}/remove", follow_redirects=True)
+        assert (deleted.status_code, "human was deleted." in deleted.text) == (200, True)
+
+
+def test_rejecting_a_new_block_from_its_page_leads_to_the_memory(browser: TestClient) -> None:
+    owner_id = user_id(browser)
+
+    def work(tx: Transaction) -> None:
+        chain = open_owner(tx, Scope(), "user", owner_id, makes=True).chain
+        author = Actor("agent", "agent-1", "Tutor")
+        draft = ProposalDraft(chain.id, "hobby", "Sails.")
+        propose_change(tx, draft, ChangeMetadata(author, "Said so."))
+
+    assert browser.portal
+    browser.portal.call(browser.app.state.runtime.store.write, work)  # type: ignore[attr-defined]
+    page = browser.get(f"{home(browser)}/blocks/hobby").text
+    found = Forms()
+    found.feed(page)
+    form = next(form for form in found.forms if ("decision", "reject") in form.fields)
+    answer = browser.post(form.action, data=dict(form.fields), follow_redirects=True)
+    assert (answer.status_code, "Rejected" in answer.text) == (200, True)

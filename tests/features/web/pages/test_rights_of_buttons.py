@@ -290,6 +290,17 @@ def test_messages_of_staff_on_an_agents_page_are_private(people: People) -> None
     assert 'id="message"' not in page, "users may only read shared things"
 
 
+def test_an_administrator_of_one_organization_among_several_sees_no_refused_link(
+    tmp_path: Path,
+) -> None:
+    with world_on(tmp_path, "sqlite") as people:
+        for organization in (LOCAL_ORGANIZATION, OTHER_ORGANIZATION):
+            key = people.key("carla", "admin", organization=organization)
+            with people.server.http(headers={**PAGE, **OWN}, follow_redirects=True) as browser:
+                browser.post("/ui/login", data={"key": key})
+                crawl(browser)
+
+
 @pytest.mark.parametrize("role", ["stranger", "user", "developer", "teacher", "administrator"])
 def test_every_visible_button_may_be_used_by_its_viewer(
     people: People, role: str, monkeypatch: pytest.MonkeyPatch
