@@ -11,7 +11,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, bindparam, delete, func, literal, null, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    bindparam,
+    delete,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import ENDED, Job, JobStatus
@@ -263,8 +275,8 @@ def _is_for(scope: Scope) -> ColumnElement[bool] | None:
     """
     if scope.subject_id is None:
         return None
-    is_own = jobs.c.user_id.is_(None) & (jobs.c.payload["author"].as_string() == scope.user_id)
-    return (jobs.c.user_id == scope.subject_id) | is_own
+    is_own = jobs.c.payload["author"].as_string() == scope.user_id
+    return or_(jobs.c.user_id == scope.subject_id, and_(jobs.c.user_id.is_(None), is_own))
 
 
 def failed_keys(tx: Transaction, kind: str, since: int) -> set[str]:
