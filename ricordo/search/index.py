@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from sqlalchemy import bindparam, select
 
-from ricordo.domain.message import Message
+from ricordo.domain.message import Message, Part
 from ricordo.domain.passage import Archive, Passage, Relevance
 from ricordo.domain.scope import Scope
 from ricordo.search import write_buffer
@@ -300,15 +300,18 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
     _put(tx, entries)
 
 
-def rewrite_message(tx: Transaction, message: Message) -> None:
+def rewrite_message(
+    tx: Transaction, message: Message, searched_parts: Sequence[Part] | None = None
+) -> None:
     """Store another text of a message, and index it again.
 
     Args:
         tx: The transaction.
         message: The stored message with its new parts.
+        searched_parts: The parts by which search finds the message; None: all.
     """
     unindex_messages(tx, [message.id])
-    text = messages.rewrite_searchable(tx, message)
+    text = messages.rewrite_searchable(tx, message, searched_parts)
     if text:
         names = ("agent_id", "organization_id", "id", "created_at", "conversation_id")
         row = {name: getattr(message, name) for name in (*names, "user_id", "role", "name")}

@@ -268,15 +268,20 @@ def rewrite(tx: Transaction, message: Message) -> None:
     tx.run(_REWRITE, columns)
 
 
-def rewrite_searchable(tx: Transaction, message: Message) -> str:
+def rewrite_searchable(
+    tx: Transaction, message: Message, searched_parts: Sequence[Part] | None = None
+) -> str:
     """Store another text of a message that search still finds; return the text for search.
 
     Args:
         tx: The transaction.
         message: The stored message with its new parts and its `created_at`. The index is not
             changed here.
+        searched_parts: The parts by which search finds the message; None: all.
     """
-    text = indexed_text(message)
+    if searched_parts is None:
+        searched_parts = message.parts
+    text = indexed_text(replace(message, parts=tuple(searched_parts)))
     columns = {
         "parts": parts_to_json(message.parts),
         "text": text,

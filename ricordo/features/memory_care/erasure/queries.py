@@ -493,7 +493,7 @@ def cover_quotes(
 ) -> None:
     """Cover tool results that quote erased messages.
 
-    Search then no longer finds these results.
+    Search then no longer finds these results. It still finds the other results of their messages.
 
     Args:
         tx: The transaction.
@@ -501,7 +501,6 @@ def cover_quotes(
         items: The ids of the messages that contain the results.
         erased: The ids of erased messages and of other erased rows.
     """
-    index.unindex_messages(tx, items)
     for message in message_rows.by_ids(tx, items):
         if message_rows.searchable_text(message):
             erasure.partitions[message.agent_id] = "messages"
@@ -514,12 +513,14 @@ def cover_quotes(
             "pictures": (),
         }
         parts: list[Part] = []
+        searched_parts: list[Part] = []
         for part in message.parts:
             if isinstance(part, ToolReturnPart) and not {*part.sources}.isdisjoint(erased):
                 parts.append(replace(part, content=COVERED, **blank))
             else:
                 parts.append(part)
-        message_rows.rewrite(tx, replace(message, parts=tuple(parts)))
+                searched_parts.append(part)
+        index.rewrite_message(tx, replace(message, parts=tuple(parts)), searched_parts)
         erasure.changed["quotes"] += 1
 
 

@@ -5,6 +5,7 @@ A killed erasure is finished by the next server, and others write meanwhile.
 
 import asyncio
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ from ricordo.features.sync.git.repository import refreshed
 from ricordo.memory import user_memory
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.plugins import load_plugins
-from ricordo.search.index import insert_messages, insert_passages
+from ricordo.search.index import MessageFilter, insert_messages, insert_passages
 from ricordo.search.vectors import add_vectors, next_batch
 from ricordo.storage import (
     agent_access,
@@ -385,6 +386,54 @@ async def test_erasure_cleans_windows_summaries_and_tags_of_others(stage: Stage)
     assert kept[after.window[0]].text.startswith("You remember.")
     (archive,) = (await stage.state(agent_id)).archives
     assert (archive.passage_count, archive.tags) == (2, ("tea",))
+
+
+async def test_search_still_finds_the_results_beside_an_erased_quote(stage: Stage) -> None:
+    """Every choice of quoting results among three results of one message."""
+    user_id, agent_id = await ada(stage)
+    agent = (await stage.state(agent_id)).agent
+    hers = make.message(agent, canary("shared"), user_id=user_id)
+    words = ("Tulips", "Ferries", "Pianos")
+    choices = list(product([False, True], repeat=len(words)))
+    stored: dict[str, tuple[bool, ...]] = {}
+    tool_messages = []
+    for choice in choices:
+        parts = tuple(
+            ToolReturnPart(
+                f"call-{number}",
+                "look",
+                "success",
+                canary("seen") if is_quote else f"{words[number]} in the garden.",
+                sources=(hers.id,) if is_quote else ("message-bob",),
+            )
+            for number, is_quote in enumerate(choice)
+        )
+        message = make.message(agent, role="tool", parts=parts)
+        tool_messages.append(message)
+        stored[message.id] = choice
+    await make.stored_messages(stage.store, hers, *tool_messages)
+
+    await forget(stage.runtime, SCOPE, "ada")
+    await erase(stage)
+
+    assert await remaining_texts(stage) == []
+    recall = stage.runtime.recall_for(SCOPE)
+    for number, word in enumerate(words):
+        hits = await recall.messages(word, MessageFilter((agent_id,)), 20, mode="fts")
+        expected = {id for id, choice in stored.items() if not choice[number]}
+        # Messages stored next to a hit are found too.
+        assert {hit.message.id for hit in hits} >= expected
+    covered_words = await recall.messages(COVERED, MessageFilter((agent_id,)), 20, mode="fts")
+    assert covered_words == []
+    rows = await stage.store.read(lambda tx: tx.all(text("SELECT id, text FROM messages")))
+    assert {row.id: row.text for row in rows if row.id in stored} == {
+        id: "\n".join(
+            f"{word} in the garden."
+            for word, is_quote in zip(words, choice, strict=True)
+            if not is_quote
+        )
+        for id, choice in stored.items()
+    }
 
 
 @pytest.mark.parametrize("kind", [SYNC, "search.embed"])
