@@ -86,6 +86,20 @@ _ADD_PAST = (
 _FORKS = select(conversations.c.id, conversations.c.forked_seq).where(
     equal(conversations, "agent_id", "forked_from")
 )
+_FORK = [conversations.c[name] for name in ("seq", "id", "agent_id", "deleted_at")]
+_FIRST_FORKS = (
+    select(*_FORK).where(equal(conversations, "agent_id", "forked_from")).cte(recursive=True)
+)
+_ALL_FORKS = _FIRST_FORKS.union_all(
+    select(*_FORK).join(
+        _FIRST_FORKS,
+        (_FIRST_FORKS.c.agent_id == conversations.c.agent_id)
+        & (_FIRST_FORKS.c.id == conversations.c.forked_from),
+    )
+)
+_EXISTING_FORKS = (
+    select(_ALL_FORKS.c.id).where(_ALL_FORKS.c.deleted_at.is_(None)).order_by(_ALL_FORKS.c.seq)
+)
 _NEWEST = select(func.max(messages_table.c.seq).label("seq")).where(
     equal(messages_table, "conversation_id")
 )
@@ -401,6 +415,19 @@ def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
     """
     rows = tx.all(_FORKS, {"agent_id": conversation.agent_id, "forked_from": conversation.id})
     return {row.id: row.forked_seq or 0 for row in rows}
+
+
+def existing_forks_of(tx: Transaction, conversation: Conversation) -> list[str]:
+    """Return the ids of the conversation's forks and of their forks, the oldest first.
+
+    Deleted forks are left out. A deleted fork waits for its own forks, which are included.
+
+    Args:
+        tx: The transaction.
+        conversation: The conversation.
+    """
+    parameters = {"agent_id": conversation.agent_id, "forked_from": conversation.id}
+    return [row.id for row in tx.all(_EXISTING_FORKS, parameters)]
 
 
 def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:

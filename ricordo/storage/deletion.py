@@ -182,14 +182,13 @@ def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
 
     Raises:
         NotFound: There is no such conversation, or the caller may not see it.
-        Conflict: Forks share its messages.
+        Conflict: Forks share its messages. Deleted ones do not count, since nobody reads them.
     """
     conversation = conversations.require(tx, scope, conversation_id)
-    if forks := conversations.forks_of(tx, conversation):
+    if forks := conversations.existing_forks_of(tx, conversation):
         raise Conflict(
-            f"{len(forks)} other conversations were forked from this one and share its messages, "
-            f"{next(iter(forks))} among them. Delete them first, or start a new conversation "
-            "instead."
+            f"Forks of this conversation share its messages. Their number is {len(forks)}, and the "
+            f"oldest is {forks[0]}. Delete all of them first, or start a new conversation instead."
         )
     return conversations.newest_of(tx, conversation_id)
 

@@ -1,8 +1,10 @@
 """Deferred deletion: hidden at once, purged in portions, and finished after any interruption."""
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -367,6 +369,38 @@ async def test_only_deleted_conversations_are_purged_and_never_a_default_one(
     with pytest.raises(Conflict, match="share its messages"):
         await store.write(lambda tx: empty_conversation(tx, scope, root.id))
     assert (await rows(store))["messages"] == 5
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_only_existing_forks_keep_a_conversation_from_being_emptied(
+    store: SqliteStore, scope: Scope, seed: int
+) -> None:
+    """Random trees of forks, whose forks are deleted in random order."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable
+    agent = (await make.stored_agent(store)).agent
+    root, fork = await fork_of(store, agent, 4)
+    forks = [fork]
+    for _ in range(chance.randrange(5)):
+        forked_from = chance.choice([root, *forks]).id
+        other = make.conversation(
+            agent, id=new_id("conv"), forked_from=forked_from, forked_seq=fork.forked_seq
+        )
+        await store.write(partial(conversations.insert_one, conversation=other))
+        forks.append(other)
+    existing = [fork.id for fork in forks]
+    for fork in chance.sample(forks, len(forks)):
+        with pytest.raises(Conflict, match="share its messages") as refusal:
+            await store.write(lambda tx: empty_conversation(tx, scope, root.id))
+        assert f"number is {len(existing)}, and the oldest is {existing[0]}" in str(refusal.value)
+        await store.write(partial(deletion.hide_conversation, scope=scope, conversation_id=fork.id))
+        existing.remove(fork.id)
+        if chance.random() < 0.5:
+            await purged(store, "conversation", fork.id)
+    await store.write(lambda tx: empty_conversation(tx, scope, root.id))
+    assert await store.read(lambda tx: conversations.newest_of(tx, root.id)) == 0
+    for fork in forks:
+        await purged(store, "conversation", fork.id)
+    assert root.id in await store.read(lambda tx: make.conversation_ids(tx, agent.id))
 
 
 def test_every_foreign_key_is_covered_by_an_index_or_another_key() -> None:
