@@ -476,7 +476,7 @@ def page_of(
     Args:
         tx: The transaction, or a read.
         chain_id: The chain of the block.
-        label: The label that the block has, or had before it was deleted.
+        label: A label that the block has or had. If several had it, the last one is meant.
         limit: The most versions to return.
         before: Return only versions older than this one: its hex id or at least its first 7 digits.
 
@@ -597,7 +597,7 @@ def _newest(tx: Transaction, chain_id: str, label: str) -> BlockVersion:
 
 
 def _version_at(tx: Transaction, chain_id: str, label: str, sha: str) -> BlockVersion:
-    version = history.block_at(tx, chain_id, label, history.get(tx, chain_id, sha))
+    version = history.known_block_at(tx, chain_id, label, history.get(tx, chain_id, sha))
     if version is None:
         raise _absent_at(label, sha)
     return version

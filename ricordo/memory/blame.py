@@ -69,7 +69,7 @@ class Blame:
         Args:
             tx: The transaction.
             chain_id: The block's chain.
-            label: The block's label now, or at that version.
+            label: A label that the block has or had. If several had it, the last one is meant.
             at: The version's id in hex digits (at least 7); None for the text now.
 
         Raises:
@@ -78,7 +78,7 @@ class Blame:
         """
         before = None
         if at is not None:
-            block_then = history.block_at(tx, chain_id, label, history.get(tx, chain_id, at))
+            block_then = history.known_block_at(tx, chain_id, label, history.get(tx, chain_id, at))
             if block_then is not None:
                 before = block_then.number + 1
                 # If the block was renamed or deleted since that version, its label of that time is

@@ -139,14 +139,16 @@ def page(
     Args:
         tx: The transaction.
         chain_id: The chain.
-        label: Only versions of the block with this label, or of the last block that was deleted
-            under it. Versions under the block's former labels are included. None: of all blocks.
+        label: Only versions of the block with this label, or of the last block that had it: a
+            deleted block, or one that was renamed since. Versions under the block's other labels
+            are included. None: of all blocks.
         limit: The most versions.
         before: Only versions with a smaller number; None: from the newest on.
     """
     end = _NEWEST if before is None else before
     if label is not None:
-        return _of_label(tx, chain_id, label, upper=_NEWEST, end=end - 1, limit=limit)
+        label, upper = _last_of(tx, chain_id, label)
+        return _of_label(tx, chain_id, label, upper=upper, end=end - 1, limit=limit)
     rows = tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})
     return [_version(row, chain_id) for row in rows]
 
@@ -162,7 +164,8 @@ def count(tx: Transaction, chain_id: str, label: str | None = None) -> int:
     if label is None:
         return int(tx.first(_COUNT, {"chain_id": chain_id, "after": 0, "before": _NEWEST}).total)
     total = 0
-    for name, after, before in _stretches(tx.all(_RENAMES, {"chain_id": chain_id}), label, _NEWEST):
+    label, upper = _last_of(tx, chain_id, label)
+    for name, after, before in _stretches(tx.all(_RENAMES, {"chain_id": chain_id}), label, upper):
         bounds = {"label": name, "after": after, "before": before}
         total += tx.first(_COUNT_LABELLED, {"chain_id": chain_id, **bounds}).total
     return total
@@ -243,6 +246,21 @@ def block_at(
     return _newest(tx, chain_id, label, _NEWEST, end) or _newest(tx, chain_id, label, end + 1, end)
 
 
+def known_block_at(
+    tx: Transaction, chain_id: str, label: str, version: BlockVersion
+) -> BlockVersion | None:
+    """Return what `block_at` returns, also for a block that was renamed before the version.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        label: A label that the block has or had. If several had it, the last one is meant.
+        version: As in `block_at`.
+    """
+    block_then = block_at(tx, chain_id, label, version)
+    return block_then or block_at(tx, chain_id, last_label(tx, chain_id, label), version)
+
+
 def all_at(tx: Transaction, chain_id: str, time: int) -> list[BlockVersion]:
     """Return the version of each block that was current at a time, ordered by label.
 
@@ -294,6 +312,19 @@ def label_now(tx: Transaction, version: BlockVersion) -> str:
         if rename.number > version.number and rename.old_label == label:
             label = rename.label
     return label
+
+
+def last_label(tx: Transaction, chain_id: str, label: str) -> str:
+    """Return the current or last label of the last block that had this label.
+
+    It is the given label itself unless that block was renamed since.
+
+    Args:
+        tx: The transaction.
+        chain_id: The chain.
+        label: A label.
+    """
+    return _last_of(tx, chain_id, label)[0]
 
 
 def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
@@ -429,6 +460,27 @@ def _newest(
     tx: Transaction, chain_id: str, label: str, upper: int, end: int
 ) -> BlockVersion | None:
     return next(iter(_of_label(tx, chain_id, label, upper=upper, end=end, limit=1)), None)
+
+
+def _last_of(tx: Transaction, chain_id: str, label: str) -> tuple[str, int]:
+    """Return the last label of the last block that had this label, and the end of its versions.
+
+    The end is the number of the version with which another block took that last label.
+    """
+    renames = tx.all(_RENAMES, {"chain_id": chain_id})
+    last = next((row for row in renames if label in (row.label, row.old_label)), None)
+    if last is None or last.label == label:
+        return label, _NEWEST
+    bounds = {"label": label, "after": last.number, "before": _NEWEST}
+    if tx.first(_COUNT_LABELLED, {"chain_id": chain_id, **bounds}).total:
+        return label, _NEWEST  # a newer block has the label
+    for rename in reversed(renames):
+        if rename.number >= last.number:
+            if rename.old_label == label:
+                label = rename.label
+            elif rename.label == label:
+                return label, rename.number
+    return label, _NEWEST
 
 
 def _of_label(

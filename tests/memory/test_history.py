@@ -254,6 +254,8 @@ class Both:
         )
         for block in listed:
             self._check_block(block)
+        for label in {version.old_label for version in found if version.old_label} - tree.keys():
+            self._check_former_label(label, found)
 
     def _check_block(self, block: Block) -> None:
         chain_id = self.owned.chain.id
@@ -282,6 +284,29 @@ class Both:
             assert line.text in self.model.trees[line.version.number - 1][line.version.label].split(
                 "\n"
             )
+
+    def _check_former_label(self, label: str, found: Sequence[BlockVersion]) -> None:
+        """Raise unless a label without a block leads to the versions of its last block."""
+        tx, chain_id = self.tx, self.owned.chain.id
+        last = [one for one in found if label in (one.label, one.old_label)][-1]
+        expected = [last]
+        name = last.label
+        for version in found[last.number :]:
+            if version.old_label == name or (version.label == name and not version.old_label):
+                expected.append(version)
+                name = version.label
+            elif version.label == name:
+                break
+        if last.label == label:
+            expected = [last]  # deleted under this label
+        while earlier := history.before(tx, expected[0]):
+            expected.insert(0, earlier)
+        assert history.page(tx, chain_id, label=label, limit=1000) == expected[::-1]
+        assert history.count(tx, chain_id, label) == len(expected)
+        assert history.last_label(tx, chain_id, label) == expected[-1].label
+        half = expected[len(expected) // 2]
+        older = history.page(tx, chain_id, label=label, limit=1000, before=half.number)
+        assert older == expected[: len(expected) // 2][::-1]
 
 
 @given(st.lists(steps, max_size=40))
@@ -430,7 +455,10 @@ async def test_blame_follows_a_new_label_and_an_unknown_label_is_not_found(
     assert [line.version.reason for line in found] == ["human 1", "profile 1"]
     early = await store.read(lambda tx: blame(tx, owned.chain.id, "profile", first.id.hex()))
     assert [line.text for line in early] == ["a", "b"]
-    for label, at in (("human", None), ("gone", None), ("late", first.id.hex())):
+    assert await store.read(lambda tx: blame(tx, owned.chain.id, "human")) == found
+    newest = found[-1].version.id.hex()
+    assert await store.read(lambda tx: blame(tx, owned.chain.id, "human", newest)) == found
+    for label, at in (("gone", None), ("late", first.id.hex())):
         with pytest.raises(NotFound, match=f'no memory block "{label}"'):
             await store.read(lambda tx, label=label, at=at: blame(tx, owned.chain.id, label, at))  # type: ignore[misc]
     await memory_with_versions(store, "x", label="late")

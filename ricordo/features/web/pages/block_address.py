@@ -113,7 +113,8 @@ def find_block(tx: Transaction, scope: Scope, path_params: dict[str, Any]) -> Bl
 def of_user(tx: Transaction, scope: Scope, user: User, chain_id: str, label: str) -> BlockAddress:
     """Return a user's block by its label, as `find_block` does.
 
-    A label without a block is found if it has a history or a waiting proposal.
+    A former label leads to the block that had it. A label without a block is found if it has a
+    history or a waiting proposal.
 
     Args:
         tx: The transaction, or a read.
@@ -127,9 +128,11 @@ def of_user(tx: Transaction, scope: Scope, user: User, chain_id: str, label: str
     """
     owner = MemoryOwner("user", user.id, user.name)
     block = blocks.labelled(tx, chain_id, label)
-    is_known = block or history.page(tx, chain_id, label=label, limit=1)
-    if not is_known and label not in proposals.waiting_counts(tx, chain_id):
-        raise NotFound(f'There is no memory block "{label[:80]}" of {user.name}.')
+    if block is None and label not in proposals.waiting_counts(tx, chain_id):
+        if not history.page(tx, chain_id, label=label, limit=1):
+            raise NotFound(f'There is no memory block "{label[:80]}" of {user.name}.')
+        label = history.last_label(tx, chain_id, label)
+        block = blocks.labelled(tx, chain_id, label)
     chain = Chain(chain_id, user.organization_id, "user", user.id)
     edit = ChangeMetadata(scope.acting_for(user).actor)
     return BlockAddress(

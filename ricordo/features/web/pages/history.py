@@ -54,7 +54,7 @@ async def show_version(request: Request) -> Response:
     def read(tx: Transaction) -> dict[str, Any]:
         address = find_block(tx, scope, path_params)
         chain_version = history.get(tx, address.chain.id, path_params["sha"])
-        version = history.block_at(tx, address.chain.id, address.label, chain_version)
+        version = history.known_block_at(tx, address.chain.id, address.label, chain_version)
         if version is None:
             raise NotFound(
                 f'There was no memory block "{address.label}" at this version. Choose another '

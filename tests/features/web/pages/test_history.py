@@ -77,6 +77,32 @@ def test_two_versions_can_be_compared_in_either_order(browser: TestClient) -> No
     )
 
 
+def test_a_former_label_leads_to_the_pages_and_the_history_of_the_renamed_block(
+    browser: TestClient,
+) -> None:
+    first, *_ = versions(browser)
+    browser.patch("/users/ada/blocks/human", json={"label": "profile"}).raise_for_status()
+    history = browser.get("/users/ada/blocks/profile/history").json()
+    assert len(history) == 4
+    assert browser.get("/users/ada/blocks/human/history").json() == history
+    for sha in (first, history[0]["sha"]):
+        by_label = [
+            browser.get(f"/users/ada/blocks/{label}/versions/{sha}").json()
+            for label in ("human", "profile")
+        ]
+        assert by_label[0] == by_label[1]
+        page = browser.get(f"{home(browser)}/blocks/human/versions/{sha}").text
+        assert by_label[0]["body"].split("\n")[0] in page
+        assert "was deleted" not in page
+    page = browser.get(f"{home(browser)}/blocks/human").text
+    assert "/blocks/profile" in page
+    assert "Plays chess." in page
+    assert browser.get("/users/ada/blocks/human").status_code == 404
+    # A new block with the label has a history of its own.
+    browser.put("/users/ada/blocks/human", json={"body": "New."}).raise_for_status()
+    assert len(browser.get("/users/ada/blocks/human/history").json()) == 1
+
+
 def test_restoring_a_text_can_be_undone(browser: TestClient) -> None:
     first, *_ = versions(browser)
     page = f"{home(browser)}/blocks/human"
