@@ -420,6 +420,26 @@ def known_parents(push: Push, remote_tip: bytes) -> list[bytes]:
     )
 
 
+def _kind_of_conflict(common: bytes | None, ours: bytes | None, others: bytes | None) -> str:
+    """Return the sentence about a conflict, with a place for the files.
+
+    Git shows a renamed block as a deleted and a new file.
+    """
+    if ours is None:
+        return (
+            "The memory deleted or renamed {}, and its remote changed the text: keep the file or "
+            "delete it in the merge."
+        )
+    if others is None:
+        return (
+            "The remote deleted or renamed {}, and the memory changed the text: keep the file or "
+            "delete it in the merge."
+        )
+    if common is None:
+        return "The memory and its remote both created {} with different texts."
+    return "The memory and its remote both changed the same lines of {}."
+
+
 def merged(
     push: Push, base: bytes | None, tip: bytes, remote_tip: bytes, author: Actor, now: int
 ) -> Adoption:
@@ -434,13 +454,14 @@ def merged(
         now: The time of the merge commit in microseconds.
 
     Raises:
-        Conflict: if both changed the same lines. The text names the blocks.
+        Conflict: if both changed the same lines, added different texts under one label, or one
+            side deleted a block that the other changed. The text names the blocks.
         Refused: if the remote's commits have faults.
     """
     sides = [push.files_of(commit) if commit else {} for commit in (base, tip, remote_tip)]
     files: dict[str, bytes] = {}
     new_objects: list[GitObject] = []
-    conflicts: list[str] = []
+    conflicts: dict[str, list[str]] = {}
     for label in sorted(set().union(*sides)):
         common, ours, others = (side.get(label) for side in sides)
         if ours in (common, others):
@@ -454,7 +475,8 @@ def merged(
             else:
                 text = None
             if text is None:
-                conflicts.append(path_of(label))
+                kind = _kind_of_conflict(common, ours, others)
+                conflicts.setdefault(kind, []).append(path_of(label))
                 continue
             new_objects.append(objects.git_object("blob", text.encode()))
             blob = new_objects[-1].id
@@ -462,10 +484,8 @@ def merged(
             files[label] = blob
     push.require_faultless(push.new_commits(remote_tip))
     if conflicts:
-        raise Conflict(
-            f"The memory and its remote both changed the same lines of {', '.join(conflicts)}. "
-            "Merge the branch from-ricordo into main there."
-        )
+        sentences = [kind.format(", ".join(paths)) for kind, paths in conflicts.items()]
+        raise Conflict(" ".join([*sentences, "Merge the branch from-ricordo into main there."]))
     tree = tree_of(files)
     new_objects += [GitObject("tree", id, body) for id, body in tree.bodies.items()]
     new_objects.append(

@@ -113,6 +113,60 @@ async def test_a_line_changed_on_both_sides_waits_for_a_merge_by_the_owner(world
     assert git(world.bare, "rev-parse", "main", "main^2").split() == (await world.ids())[:-3:-1]
 
 
+# A block at the last common commit, in the memory, and at the remote; None: there is none.
+CONFLICTS = {
+    "both changed": (
+        ("tea", "milk", "wine"),
+        "The memory and its remote both changed the same lines of diary.md.",
+    ),
+    "both created": (
+        (None, "milk", "wine"),
+        "The memory and its remote both created diary.md with different texts.",
+    ),
+    "the memory deleted": (
+        ("tea", None, "wine"),
+        "The memory deleted or renamed diary.md, and its remote changed the text",
+    ),
+    "the remote deleted": (
+        ("tea", "milk", None),
+        "The remote deleted or renamed diary.md, and the memory changed the text",
+    ),
+}
+
+
+@pytest.mark.parametrize("kept", ["milk", "wine", None])
+@pytest.mark.parametrize("kind", CONFLICTS)
+async def test_a_conflict_says_what_each_side_did_and_a_merge_ends_it(
+    world: World, kind: str, kept: str | None
+) -> None:
+    (common, ours, others), sentence = CONFLICTS[kind]
+    if common is not None:
+        await world.put("diary", common)
+        await world.sync()
+    world.commit(diary=others)
+    if ours is None:
+        await world.do(lambda tx, owned: user_memory.delete(tx, owned, "diary", ADA))
+    else:
+        await world.put("diary", ours)
+    with pytest.raises(Conflict) as refusal:
+        await world.sync()
+    assert str(refusal.value).startswith(sentence)
+    assert str(refusal.value).endswith("Merge the branch from-ricordo into main there.")
+    assert ("same lines" in str(refusal.value)) == (kind == "both changed")
+
+    git(world.clone, "fetch", "-q")
+    run_git(world.clone, "merge", "-q", "origin/from-ricordo", check=False)
+    if kept is None:
+        git(world.clone, "rm", "-q", "-f", "diary.md")
+        world.commit(pulls=False)
+    else:
+        world.commit(pulls=False, diary=kept)
+    await world.sync()
+
+    assert (await world.texts()).get("diary") == kept
+    assert world.branches() == {"main"}
+
+
 async def test_remote_texts_that_memory_refuses_are_not_pulled_and_reported(world: World) -> None:
     before = await world.ids()
     world.commit(human="password: hunter22")
