@@ -7,7 +7,7 @@ not start. Providers are configured by their usual variables (OPENAI_API_KEY and
 
 import logging
 import os
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -501,15 +501,16 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     """
     set_options = {name: option for name, option in options.items() if option is not None}
     features = feature_settings()
-    _adopt_older_settings(file=dotenv_values(".env"))
+    file = settings_file()
+    _adopt_older_settings(file=file)
     kinds: list[type[BaseSettings]] = [Settings, *features]
     known_variables = {variable for kind in kinds for variable in variables_of(kind)}
     faults = [
         f"{variable} is not a setting of Ricordo. `ricordo settings` lists them all."
-        for variable in sorted({*os.environ, *dotenv_values(".env")})
+        for variable in sorted({*os.environ, *file})
         if variable.upper().startswith(PREFIX) and variable.upper() not in known_variables
     ]
-    settings = _read(lambda: Settings(**set_options), PREFIX, faults)
+    settings = _read(Settings, PREFIX, faults, **set_options)
     providers = _read(ProviderSettings, "", faults)
     for kind in features:
         _read(kind, str(kind.model_config.get("env_prefix", "")), faults)
@@ -518,13 +519,48 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     return settings, providers
 
 
-def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | None:
+def _read(kind: type[_Read], prefix: str, faults: list[str], **options: Any) -> _Read | None:
     """Return the settings. If some are wrong, add sentences to `faults` and return None."""
     try:
-        return make()
+        return kind(**options)
     except ValidationError as error:
-        faults += [_sentence(prefix, fault["loc"], fault["msg"]) for fault in error.errors()]
+        for fault in error.errors():
+            reason = fault["msg"]
+            if fault["type"] == "string_pattern_mismatch":
+                reason = f"It needs another form. {_meaning(kind, str(fault['loc'][0]))}"
+            faults.append(_sentence(prefix, fault["loc"], reason))
         return None
+
+
+def _meaning(kind: type[BaseSettings], location: str) -> str:
+    """Return a setting's description, whose examples say more to a person than a pattern.
+
+    Args:
+        kind: The class of the setting.
+        location: The field's name, or the variable in small letters.
+    """
+    for name, field in kind.model_fields.items():
+        if name == location or location.upper() in variables_of(kind, name):
+            return (field.description or "").removesuffix(".")
+    return ""
+
+
+def settings_file() -> dict[str, str | None]:
+    """Return the variables of the file `.env` in the current folder.
+
+    Raises:
+        Invalid: The file cannot be read.
+    """
+    try:
+        return dotenv_values(".env")
+    except OSError as error:
+        reason = error.strerror
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8"
+    raise Invalid(
+        f"The file {Path('.env').absolute()} cannot be read: {reason}. Mend or remove it: settings "
+        "of the current folder's .env count for each command."
+    )
 
 
 def _is_postgres(url: str) -> bool:
@@ -560,7 +596,7 @@ def _sentence(prefix: str, location: tuple[int | str, ...], message: str) -> str
 def _variable(prefix: str, name: str) -> str:
     """Return the variable of a setting; if it has two names, the one that is set."""
     names = next((names for names in _TWO_NAMES if name.lower() in names), (name,))
-    variables = {**dotenv_values(".env"), **os.environ}
+    variables = {**settings_file(), **os.environ}
     set_names = {variable.lower() for variable, text in variables.items() if text}
     return prefix + next((other for other in names if other in set_names), name).upper()
 

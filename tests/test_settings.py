@@ -150,6 +150,9 @@ MALFORMED: list[tuple[str, str, str]] = [
         "Input should be 'auto', 'bubblewrap', 'landlock' or 'none-i-accept-the-risk'",
     ),
     ("RICORDO_SANDBOX_CALLS", "0", ""),
+    ("RICORDO_ROOT_PATH", "ricordo", "Path below which a proxy serves this server, like /ricordo."),
+    ("RICORDO_TRUSTED_PROXIES", "proxy", "addresses or networks."),
+    ("GOOGLE_CLOUD_LOCATION", "EU!", "It needs another form. Region of Vertex AI"),
     ("RICORDO_VECTOR_PREFIX", "x" * 33, ""),
 ]
 

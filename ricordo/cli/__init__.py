@@ -68,6 +68,13 @@ class MainCommand(TyperGroup):
         except RicordoError as error:
             typer.echo(f"ricordo: {as_typed(str(error))}", err=True)
             raise typer.Exit(FAULT) from None
+        except PermissionError as error:
+            typer.echo(
+                f"ricordo: {error.filename or 'A file'} cannot be used: {error.strerror}. Run this "
+                "command as the user who owns it, or give this user the right to use it.",
+                err=True,
+            )
+            raise typer.Exit(FAULT) from None
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise

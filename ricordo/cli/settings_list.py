@@ -8,13 +8,12 @@ import re
 from typing import NamedTuple
 
 import typer
-from dotenv import dotenv_values
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
 from ricordo.errors import Invalid
 from ricordo.setting_types import feature_settings, variables_of
-from ricordo.settings import ProviderSettings, Settings, load_settings
+from ricordo.settings import ProviderSettings, Settings, load_settings, settings_file
 
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")
 _GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
@@ -66,7 +65,7 @@ def show_settings() -> bool:
 
 
 def listed_settings(kind: type[BaseSettings] = Settings) -> list[ListedSetting]:
-    sources = (dotenv_values(".env"), os.environ)
+    sources = (settings_file(), os.environ)
     set_variables = {
         name.upper(): text for source in sources for name, text in source.items() if text
     }

@@ -86,6 +86,36 @@ def test_a_read_only_database_is_refused_in_one_sentence(confined: Shell, name: 
     assert (examined.returncode, f"{path.resolve()} is read-only" in examined.stdout) == (1, True)
 
 
+def test_a_data_folder_of_another_user_is_refused_in_one_sentence(confined: Shell) -> None:
+    remember(confined, "ada")
+    confined.data.chmod(0)
+    commands = [("search", "reindex"), ("audit", "verify"), ("key", "list"), ("course", "check")]
+    try:
+        (told,) = refusals(confined, COMMANDS[0])
+        others = refusals(confined, *COMMANDS[1:], *commands)
+        examined = confined.run("doctor")
+    finally:
+        confined.data.chmod(0o700)
+    assert f"{confined.data.resolve()} is read-only for this user" in told
+    for line in others:
+        assert "cannot be used: Permission denied. Run this command as the user who owns it" in line
+    assert (examined.returncode, examined.stderr) == (1, "")
+    assert f"{confined.data.resolve()} is read-only for this user" in examined.stdout
+
+
+@pytest.mark.parametrize(("mode", "content"), [(0, b"RICORDO_PORT=9\n"), (0o600, b"\xff\xfe=1\n")])
+def test_an_unreadable_file_of_settings_is_refused_in_one_sentence(
+    confined: Shell, mode: int, content: bytes
+) -> None:
+    path = confined.folder / ".env"
+    path.write_bytes(content)
+    path.chmod(mode)
+    (told,) = refusals(confined, COMMANDS[0], COMMANDS[1], ("user", "list"))
+    assert told.startswith(f"ricordo: The file {path} cannot be read:")
+    examined = confined.run("doctor")
+    assert (examined.returncode, "wrong    settings" in examined.stdout) == (1, True)
+
+
 def test_a_database_of_another_program_is_refused_and_left_unchanged(shell: Shell) -> None:
     shell.data.mkdir()
     with closing(sqlite3.connect(shell.data / "ricordo.db")) as other:

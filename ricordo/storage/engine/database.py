@@ -377,11 +377,11 @@ def check(settings: Settings) -> DatabaseStatus:
 
 
 def _check_file(path: Path) -> DatabaseStatus:
-    if not path.exists() or path.stat().st_size == 0:
-        return DatabaseStatus("absent")
     engine = sqlite.make_engine(path, "normal")
     try:
         sqlite.require_writable(path)
+        if not path.exists() or path.stat().st_size == 0:
+            return DatabaseStatus("absent")
         # The lock is held only for a moment, and a server that starts meanwhile waits for it.
         lock = sqlite.lock_file(path)
         try:

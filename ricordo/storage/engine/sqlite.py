@@ -175,6 +175,7 @@ def open_sqlite(
             another program, or has lost its last writes.
     """
     clock = clock or SystemClock()
+    require_writable(path)  # in a folder that this user may not enter, nothing can be looked for
     notice = file_mark.look_for_absent(path)
     make_private_file(path)
     lock = lock_file(path, seconds=_CHECK_SECONDS)
@@ -252,7 +253,8 @@ def require_writable(path: Path) -> None:
     """
     logs = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
     for file in (path.parent, path, *logs, path.with_suffix(".lock")):
-        if not os.access(file, os.W_OK) and file.exists():
+        rights = os.W_OK | os.X_OK if file == path.parent else os.W_OK
+        if not os.access(file, rights) and file.exists():
             raise DatabaseFailed(
                 f"{file} is read-only for this user. Give the user who runs Ricordo the right to "
                 "write it, or choose another RICORDO_DATA_DIR.",
