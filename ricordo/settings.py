@@ -7,7 +7,7 @@ not start. Providers are configured by their usual variables (OPENAI_API_KEY and
 
 import logging
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -502,7 +502,7 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     set_options = {name: option for name, option in options.items() if option is not None}
     features = feature_settings()
     file = settings_file()
-    _adopt_older_settings(file=file)
+    _adopt_older_settings(file)
     kinds: list[type[BaseSettings]] = [Settings, *features]
     known_variables = {variable for kind in kinds for variable in variables_of(kind)}
     faults = [
@@ -601,16 +601,12 @@ def _variable(prefix: str, name: str) -> str:
     return prefix + next((other for other in names if other in set_names), name).upper()
 
 
-def _adopt_older_settings(
-    environment: MutableMapping[str, str] | None = None,
-    file: Mapping[str, str | None] | None = None,
-) -> None:
+def _adopt_older_settings(file: Mapping[str, str | None]) -> None:
     """Set the new names of older settings, and log a warning for each.
 
     A new name that is also set is not changed. `file` is the content of `.env`.
     """
-    environment = os.environ if environment is None else environment
-    variables = {**(file or {}), **environment}
+    variables = {**file, **os.environ}
     for name, text in sorted(variables.items()):
         if not name.startswith(_OLDER) or not text:
             continue
@@ -620,7 +616,7 @@ def _adopt_older_settings(
         elif rest in _NAMES:
             new_name, begin = _NAMES[rest]
             if not variables.get(new_name):
-                environment[new_name] = text if text.startswith(begin) else f"{begin}{text}"
+                os.environ[new_name] = text if text.startswith(begin) else f"{begin}{text}"
             log.warning("%s is an older name. Set %s instead.", name, new_name)
         else:
             advice = next(

@@ -270,16 +270,6 @@ def blocks_of_chain(tx: Transaction, chain_id: str) -> Sequence[Row[Any]]:
     return _listed(tx, and_(blocks.c.chain_id == chain_id, blocks.c.label != NEVER_REMEMBER))
 
 
-def blocks_with_ids(tx: Transaction, ids: Sequence[str]) -> Sequence[Row[Any]]:
-    """Return these blocks, ordered by label, with the columns of `blocks_of_chain`.
-
-    Args:
-        tx: The transaction.
-        ids: The blocks. At most 500 rows are returned.
-    """
-    return _listed(tx, blocks.c.id.in_([*ids])) if ids else []
-
-
 def _listed(tx: Transaction, condition: ColumnElement[bool]) -> Sequence[Row[Any]]:
     of_block = and_(proposals.c.chain_id == blocks.c.chain_id, proposals.c.label == blocks.c.label)
     waiting = select(func.count()).select_from(proposals).where(of_block, WAITS).scalar_subquery()

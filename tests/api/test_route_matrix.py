@@ -713,7 +713,6 @@ def test_a_first_write_to_another_users_memory_creates_nothing(world: World, wat
 
 
 SAID = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
-HER_CONVERSATION = {"conversation_id": "{conversation_id}"}
 # Requests by Bea that name Ada or her objects. The name is in the body, in the query, or at the end
 # of a path that begins with something that Bea may use.
 NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [

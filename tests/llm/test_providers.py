@@ -31,7 +31,6 @@ from tests.support.model_server import Answer, ModelServer, claude
 
 THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
 TEXT = {"type": "text", "text": "I look."}
-CALL_A = {"type": "tool_use", "id": "toolu_a", "name": "get_weather", "input": {"city": "Rome"}}
 CALL_B = {"type": "tool_use", "id": "toolu_b", "name": "get_time", "input": {}}
 CACHED = {"type": "ephemeral", "ttl": "5m"}
 

@@ -1,12 +1,11 @@
 """A group: its members, its leader, and its settings."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 ManagerType = Literal[
     "round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"
 ]
-MANAGER_TYPES: tuple[ManagerType, ...] = get_args(ManagerType)
 # Kinds whose manager is not a member.
 MANAGED: tuple[ManagerType, ...] = ("supervisor", "dynamic", "sleeptime", "voice_sleeptime")
 # Kinds whose members work on the manager's memory after its turns.

@@ -25,7 +25,6 @@ _LEAST_BUFFER = 4  # a wire fact: both lengths must be greater
 # The most messages in the window of a voice agent, and the number that remains after older ones
 # leave. The values are those of the retired Letta V1 server.
 VOICE_BUFFER = (30, 15)
-_SETTINGS = ("termination_token", "max_turns", "sleeptime_agent_frequency")
 _BUFFER = ("max_message_buffer_length", "min_message_buffer_length")
 # The settings of each kind of group.
 OF_KIND: dict[ManagerType, tuple[str, ...]] = {

@@ -149,9 +149,7 @@ def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> 
     return sa.Table(name, metadata, *columns, info={"erasure": erasure}, **options)
 
 
-def tags_table(
-    name: str, parent: str, *more: sa.Column[Any], users_by: str = "", erasure: Erasure = "delete"
-) -> sa.Table:
+def tags_table(name: str, parent: str, *more: sa.Column[Any], users_by: str = "") -> sa.Table:
     """Return a table with the tags of another table's rows, indexed by tag.
 
     Args:
@@ -160,7 +158,6 @@ def tags_table(
         *more: Further columns.
         users_by: The name of a column of `more`. If it is set, each row also names the user that it
             is about, and there is an index by this column and the user.
-        erasure: The default rule of the table's columns.
     """
     row = reference(f"{parent.removesuffix('s')}_id", parent)
     tag: sa.Column[str] = sa.Column("tag", NormalTag, nullable=False)
@@ -184,7 +181,7 @@ def tags_table(
         *about,
         sa.UniqueConstraint(row.name, "tag"),
         *indexes,
-        erasure=erasure,
+        erasure="delete",
     )
 
 

@@ -246,22 +246,17 @@ memory_remotes = table(
 )
 
 
-def number_of_chain(parameter: str = "chain_id") -> sa.ScalarSelect[Any]:
-    """Return a select of the number (`seq`) of the chain whose id is in a parameter.
-
-    Args:
-        parameter: The name of the parameter.
-    """
-    return sa.select(chains.c.seq).where(chains.c.id == sa.bindparam(parameter)).scalar_subquery()
+def number_of_chain() -> sa.ScalarSelect[Any]:
+    """Return a select of the number (`seq`) of the chain whose id is the parameter `chain_id`."""
+    return sa.select(chains.c.seq).where(chains.c.id == sa.bindparam("chain_id")).scalar_subquery()
 
 
-def is_in_chain(table: sa.Table, parameter: str = "chain_id") -> sa.ColumnElement[bool]:
-    """Return the condition that a row is of the chain whose id is in a parameter.
+def is_in_chain(table: sa.Table) -> sa.ColumnElement[bool]:
+    """Return the condition that a row is of the chain whose id is the parameter `chain_id`.
 
     Args:
         table: A table that refers to the chain by its number (`chain`) or by its id (`chain_id`).
-        parameter: The name of the parameter.
     """
     if "chain" in table.c:
-        return table.c.chain == number_of_chain(parameter)
-    return table.c.chain_id == sa.bindparam(parameter)
+        return table.c.chain == number_of_chain()
+    return table.c.chain_id == sa.bindparam("chain_id")

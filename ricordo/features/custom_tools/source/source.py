@@ -110,20 +110,18 @@ def _weight_of_part(node: ast.AST) -> int:
     return 1
 
 
-def read_source(source: str, name: str | None = None, description: str | None = None) -> ToolSchema:
-    """Return the schema of a function in the source.
+def read_source(source: str, description: str | None = None) -> ToolSchema:
+    """Return the schema of the last public function in the source.
 
     Args:
         source: The source in Python.
-        name: The name of the function. If it is None or missing in the source, the last public
-            function is read.
         description: The description of the tool; None or "" takes it from the docstring.
 
     Raises:
         Invalid: The source cannot be read, or a docstring, a type or a name is missing.
     """
     tree = _parsed(source)
-    function = function_of(tree, name)
+    function = function_of(tree)
     docstring = _docstring_of(function)
     description = description or docstring.description
     if not description:
@@ -163,7 +161,7 @@ def name_and_description(source: str) -> tuple[str, str]:
     Raises:
         Invalid: The source cannot be read, or defines no function.
     """
-    function = function_of(_parsed(source), None)
+    function = function_of(_parsed(source))
     return function.name, _docstring_of(function).description
 
 
@@ -172,7 +170,7 @@ def _docstring_of(function: Function) -> Docstring:
     return read_docstring(ast.get_docstring(function) or "", names)
 
 
-def function_of(tree: ast.Module, name: str | None) -> Function:
+def function_of(tree: ast.Module, name: str | None = None) -> Function:
     """Return the tool's function.
 
     Args:

@@ -101,10 +101,5 @@ class UserFact:
             return None
         return StatedTime(self.starts_at, self.ends_at, self.precision)
 
-    def holds_at(self, time: int) -> bool:
-        """Return whether the fact held at this time, as far as is known."""
-        is_known = self.state in ("current", "ended")
-        return is_known and self.holds_from <= time and not self.is_over(time)
-
     def is_over(self, time: int) -> bool:
         return self.holds_until is not None and self.holds_until <= time

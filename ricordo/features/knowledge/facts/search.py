@@ -28,7 +28,7 @@ _STEP = 0.05
 
 
 def matching_facts(
-    tx: Transaction, user_id: str, query: str, limit: int, message_ids: Sequence[str] = ()
+    tx: Transaction, user_id: str, query: str, limit: int
 ) -> list[tuple[UserFact, float]]:
     """Return the user's facts that match a query, best first, each with a score from 0 to 1.
 
@@ -37,10 +37,9 @@ def matching_facts(
         user_id: The user.
         query: The words to look for.
         limit: The most facts.
-        message_ids: The best messages for the query, best first. Facts based on them match too.
     """
     facts = queries.of_states(tx, user_id, "current", "ended", limit=_MOST_SEARCHED)
-    return ranked(facts, query, message_ids)[:limit]
+    return ranked(facts, query)[:limit]
 
 
 def ranked(
@@ -51,7 +50,7 @@ def ranked(
     Args:
         facts: The facts to compare with the query.
         query: The words to look for.
-        message_ids: As in `matching_facts`.
+        message_ids: The best messages for the query, best first. Facts based on them match too.
     """
     by_words = line_scores([fact.sentence for fact in facts], query)
     by_message = {id: _STEP * (_HITS - rank) for rank, id in enumerate(message_ids[:_HITS])}
@@ -73,7 +72,7 @@ def beside(
     Args:
         facts: The facts to compare with the query.
         query: The words to look for.
-        message_ids: As in `matching_facts`.
+        message_ids: As in `ranked`.
     """
     return [fact for fact, score in ranked(facts, query, message_ids) if score >= _LEAST_SCORE]
 

@@ -24,11 +24,6 @@ _OF_TOOL = (
 )
 _SERVED_BY = select(*_SERVED.columns).where(equal(mcp_tools, "server_id"))
 _TOOLS_OF = tools.joined(_SERVED_BY, mcp_tools.c.tool_id).order_by(mcp_tools.c.seq)
-_HELD = (
-    select(mcp_tools.c.server_id)
-    .join(mcp_servers, mcp_servers.c.id == mcp_tools.c.server_id)
-    .where(equal(mcp_servers, "organization_id"), mcp_tools.c.held.is_not(None))
-)
 _DELETE = delete(mcp_servers).where(equal(mcp_servers, "id"))
 _STATE = ("fingerprint", "held", "reason")
 _KEEP = setter(mcp_tools, *_STATE, where=mcp_tools.c.tool_id == bindparam("this_id"))
@@ -138,16 +133,6 @@ def tools_of(tx: Transaction, server_id: str) -> list[tuple[ServedTool, Tool]]:
         (_SERVED.of(row[:width]), tools.ROWS.of(row[width:]))
         for row in tx.all(_TOOLS_OF, {"server_id": server_id})
     ]
-
-
-def servers_with_held(tx: Transaction, scope: Scope) -> list[str]:
-    """Return a server id for each tool with a change that waits.
-
-    Args:
-        tx: The transaction, or a read.
-        scope: The caller, whose organization is searched.
-    """
-    return [row.server_id for row in tx.all(_HELD, {"organization_id": scope.organization_id})]
 
 
 def add_served(tx: Transaction, served_tools: Sequence[ServedTool]) -> None:

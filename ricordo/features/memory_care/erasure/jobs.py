@@ -38,8 +38,6 @@ ROUNDS = 20
 _TRIES = 300
 _PAUSE = 0.1  # seconds between two tries
 _ID = re.compile(r"[\w-]+")
-# The work of one transaction; it returns True if it should be called again.
-Portion = Callable[[Transaction, Erasure], object]
 
 
 class ErasureWork(PortionedWork[Erasure]):

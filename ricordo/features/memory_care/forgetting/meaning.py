@@ -60,20 +60,6 @@ class Meaning:
         return any(float(part @ vector) >= LEAST_ALIKE for part in self._parts)
 
 
-def likeness(text: str, other: str) -> float:
-    """Return how similar two sentences are, from -1 to 1.
-
-    Args:
-        text: A sentence, of which only the beginning is read if it is long.
-        other: The sentence that it is compared with.
-
-    Raises:
-        Unavailable: The embedded model is not installed.
-    """
-    model = _model()
-    return float(_vector(model, text) @ _vector(model, other))
-
-
 def _vector(model: Any, text: str) -> Any:
     """Return a text's vector of length 1."""
     tokenizer, table = model

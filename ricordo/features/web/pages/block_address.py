@@ -13,7 +13,6 @@ from ricordo.domain.scope import REQUEST_SCOPE, Scope, User
 from ricordo.domain.version import BlockVersion, ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.web.pages import queries
-from ricordo.features.web.pages.queries import ListedBlock
 from ricordo.memory import user_memory
 from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.titles import title_of
@@ -211,22 +210,3 @@ def read_versions(
     """
     rows = history.page(tx, address.chain.id, label=address.label, limit=limit + 1, before=before)
     return counted(tx, address, rows)[:limit], len(rows) > limit
-
-
-def blocks_beside(
-    tx: Transaction, scope: Scope, owner: MemoryOwner, chain_id: str
-) -> list[ListedBlock]:
-    """Return the blocks for the list beside a block: all of the same owner.
-
-    Args:
-        tx: The transaction, or a read.
-        scope: The caller, who may see the owner's memory.
-        owner: The owner of the block. A block of no user and no agent has no list.
-        chain_id: The chain of the block.
-    """
-    if owner.kind == "user":
-        return queries.blocks_of_chain(tx, owner, chain_id)
-    if owner.kind == "block":
-        return []
-    block_ids = [block.id for block in agents.load(tx, scope, owner.id).blocks]
-    return queries.blocks_with_ids(tx, [block.id for block in blocks.by_ids(tx, scope, block_ids)])

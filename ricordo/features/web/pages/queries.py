@@ -320,17 +320,6 @@ def blocks_of_chain(tx: Transaction, owner: MemoryOwner, chain_id: str) -> list[
     return existing + proposed
 
 
-def blocks_with_ids(tx: Transaction, ids: Sequence[str]) -> list[ListedBlock]:
-    """Return an agent's blocks by label.
-
-    Args:
-        tx: The transaction, or a read.
-        ids: The blocks. The caller's access is checked earlier.
-    """
-    rows = memory_overviews.blocks_with_ids(tx, ids)
-    return _listed(rows, lambda row: f"/ui/blocks/{row.id}")
-
-
 def _listed(rows: Sequence[Any], path: Callable[[Any], str]) -> list[ListedBlock]:
     return [
         ListedBlock(

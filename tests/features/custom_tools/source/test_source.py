@@ -6,7 +6,7 @@ import pytest
 
 from ricordo.errors import Invalid
 from ricordo.features.custom_tools.source import source as module
-from ricordo.features.custom_tools.source.source import read_source
+from ricordo.features.custom_tools.source.source import function_name, read_source
 
 ROLL = '''
 import random
@@ -210,5 +210,5 @@ def test_the_last_public_function_is_the_tool_and_agent_state_is_hidden() -> Non
     )
     assert list(read_source(source).parameters["properties"]) == ["x"]
     assert read_source(source).name == "two"
-    assert read_source(source, "one").name == "one"
-    assert read_source(source, "one", "Mine.").description == "Mine."
+    assert read_source(source, "Mine.").description == "Mine."
+    assert function_name(source, "one") == "one"

@@ -75,8 +75,11 @@ class FactBook:
 
     async def held(self, day: str) -> list[str]:
         """Return the sentences of the facts that were current at noon of a day."""
-        facts = await self.facts("current", "ended", "proposed", "replaced")
-        return [fact.sentence for fact in facts if fact.holds_at(moment(day))]
+        facts = await self.facts("current", "ended")
+        noon = moment(day)
+        return [
+            fact.sentence for fact in facts if fact.holds_from <= noon and not fact.is_over(noon)
+        ]
 
 
 def moment(day: str) -> int:
