@@ -410,10 +410,7 @@ def _replaced_tools(
     organization_id = state.agent.organization_id
     profile_tools = [
         unstored_tool(toolbox.unstored(name), organization_id)
-        for name in _profile_names(profile, used_names)
+        for name in _PROFILE_TOOLS[profile]
+        if name not in used_names
     ]
     return (*profile_tools, *further_tools)
-
-
-def _profile_names(profile: ModelProfile, used_names: set[str]) -> Sequence[str]:
-    return [name for name in _PROFILE_TOOLS[profile] if name not in used_names]

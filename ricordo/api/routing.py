@@ -237,7 +237,7 @@ def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Cal
     async def respond(**arguments: Any) -> Response:
         if not is_async and reads:
             request = arguments["context"].request
-            work = partial(_called, endpoint, arguments)
+            work = partial(endpoint, **arguments)
             return await read_answer(
                 budget_of(request.app), request.scope, arguments["context"].store, work, make
             )
@@ -268,10 +268,6 @@ def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Cal
         # Bind the transaction, so that FastAPI reads only the parameters after it.
         respond.__wrapped__ = partial(endpoint, None)
     return respond
-
-
-def _called(endpoint: Callable[..., Any], arguments: Mapping[str, Any], tx: Any) -> Any:
-    return endpoint(tx, **arguments)
 
 
 def needs(*scopes: str) -> Callable[[E], E]:

@@ -13,7 +13,6 @@ from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Scope
 from ricordo.domain.text import Json
-from ricordo.domain.tool import Tool
 from ricordo.storage import agents
 from ricordo.storage.engine.store import Transaction
 
@@ -67,15 +66,13 @@ def retrieve_card(tx: Transaction, context: RequestContext, agent_id: str) -> Js
         state.agent,
         tags=list(state.tags),
         url=f"/v1/agents/{agent_id}/messages",
-        tools=[_tool_card(tool) for tool in state.tools],
+        tools=[
+            CardToolResponse.of(tool, description=tool.description or "") for tool in state.tools
+        ],
         blocks=[_block_card(block) for block in state.blocks if not block.hidden],
         is_restricted=_is_restricted(tx, context.scope, state),
         readers=list(state.user_ids),
     )
-
-
-def _tool_card(tool: Tool) -> Json:
-    return CardToolResponse.of(tool, description=tool.description or "")
 
 
 def _block_card(block: Block) -> Json:

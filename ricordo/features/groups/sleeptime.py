@@ -78,10 +78,6 @@ def _seq_before_view(turn: TurnContext, first_seq: int) -> int:
     return min([*in_view, first_seq]) - 1
 
 
-def _are_users(messages: Sequence[Message]) -> bool:
-    return all(message.role == "user" for message in messages)
-
-
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> list[str]:
     """Note the last message that sleeptime agents have to read, and plan the runs that are due.
 
@@ -136,7 +132,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     if not is_due:
         return []
     planned: list[str | None] = []
-    if readable_to and not _are_users(new):
+    if readable_to and any(message.role != "user" for message in new):
         planned = [
             _plan(tx, turn.runtime, turn_end.organization_id, id, run) for id in turn_end.member_ids
         ]

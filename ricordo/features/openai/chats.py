@@ -401,10 +401,6 @@ def _beginnings(chat: ClientChat) -> list[int]:
     return indexes[:0:-1]
 
 
-def _waiting_names(message: Message) -> set[str]:
-    return {call.name for call in message.waiting_calls}
-
-
 async def _conversation_after(
     context: RequestContext, run_id: str, client_tools: Sequence[str]
 ) -> str | None:
@@ -426,7 +422,7 @@ async def _conversation_after(
         run, conversation, run_message_ids, waiting_message = await context.store.read(find)
     except NotFound:
         return None
-    if waiting_message and _waiting_names(waiting_message) <= set(client_tools):
+    if waiting_message and all(call.name in client_tools for call in waiting_message.waiting_calls):
         await cancel_conversation(context.runtime, context.scope, conversation.id)
         return conversation.id
     if run.ended_at is None:

@@ -19,7 +19,7 @@ from ricordo.features.files.folders.texts import Chunk, chunks_of, lines_in, tex
 from ricordo.offload import offload
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_passages
-from ricordo.storage import jobs
+from ricordo.storage import deletion, jobs
 from ricordo.storage.engine.store import Transaction
 
 INGEST = "files.ingest"
@@ -103,7 +103,7 @@ async def purge(runtime: Runtime, job: Job, _report: Report) -> None:
     count = await runtime.store.read(lambda tx: queries.chunks_of_hidden(tx, file_id))
     for begin in range(0, count, _PURGED):
         ids = [chunk_id(file_id, number) for number in range(begin, begin + _PURGED)]
-        await runtime.store.write(partial(queries.purge_chunks, ids=ids, before=before_purge))
+        await runtime.store.write(partial(deletion.purge_passages, ids=ids, before=before_purge))
     while await runtime.store.write(
         partial(queries.purge_file, file_id=file_id, before=before_purge)
     ):

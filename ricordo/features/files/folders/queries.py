@@ -590,20 +590,6 @@ def delete_upload(tx: Transaction, file_id: str) -> None:
     tx.run(_DELETE_UPLOAD, {"file_id": file_id})
 
 
-def purge_chunks(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bool:
-    """Delete a portion of these passages.
-
-    Args:
-        tx: The transaction.
-        ids: Ids of passages; those that no longer exist are skipped.
-        before: Called with rows before their deletion, such as `agents.deletion.before_purge`.
-
-    Returns:
-        False if none were left.
-    """
-    return deletion.purge_passages(tx, ids, before)
-
-
 def purge_file(tx: Transaction, file_id: str, before: BeforePurge) -> bool:
     """Delete a portion of the rows that depend on the file; the file comes last.
 

@@ -151,7 +151,7 @@ def invite_users(
         raise Invalid("Name one person, or a file with --csv.")
     body: Json = {"days": days, "mail": mail}
     if csv is not None:
-        body["csv"] = _people_in(csv)
+        body["csv"] = decoded(read_file(csv))
     else:
         body["people"] = [{"name": name, "email": email, "role": role, "course": course}]
     with _client(server) as client:
@@ -168,11 +168,6 @@ def invite_users(
         f"person alone.{sent} They are not shown again.",
         err=True,
     )
-
-
-def _people_in(file: Path) -> str:
-    """Return the file's text; its encoding is guessed. Raises Invalid."""
-    return decoded(read_file(file))
 
 
 @user.command("list")

@@ -188,7 +188,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
             removed = await asyncio.to_thread(delete_chain_files, data_dir, chain_id)
             names = {str(path.relative_to(data_dir)): "made again" for path in removed}
             await self._write(partial(_note_files, files=names))
-            for remote in await self._store.read(partial(_remotes_of, chain_id=chain_id)):
+            for remote in await self._store.read(partial(remotes.of_chain, chain_id=chain_id)):
                 await self._follow(remote)
         for at_forgetting in self._runtime.plugins.at_forgetting():
             sentences = await at_forgetting(
@@ -369,10 +369,6 @@ def _add_rule(tx: Transaction, forgetting: Forgetting) -> None:
 
 def _note_pass(_tx: Transaction, forgetting: Forgetting) -> None:
     forgetting.passes += 1
-
-
-def _remotes_of(tx: Transaction, chain_id: str) -> list[Remote]:
-    return remotes.of_chain(tx, chain_id)
 
 
 def _note_elsewhere(_tx: Transaction, forgetting: Forgetting, sentences: Sequence[str]) -> None:

@@ -340,7 +340,7 @@ def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
     """
     users.lock(tx, learner.user.id)
     policy = _require_on(tx, learner)
-    of_skill = _facts_of_skill(tx, learner, new.skill)
+    of_skill = queries.facts_of_skill(tx, learner.user.id, learner.course.name, new.skill.name)
     observations = [fact for fact in of_skill if is_observation(fact)]
     current = next((f for f in of_skill if is_level(f) and f.state == "current"), None)
     _require_shown(new, observations, current)
@@ -515,10 +515,6 @@ def newest_result(observations: Sequence[UserFact]) -> Result | None:
     """
     newest = max(observations, key=lambda fact: fact.said_at, default=None)
     return result_of(newest) if newest else None
-
-
-def _facts_of_skill(tx: Transaction, learner: Learner, skill: CourseSkill) -> list[UserFact]:
-    return queries.facts_of_skill(tx, learner.user.id, learner.course.name, skill.name)
 
 
 def _every_fact(tx: Transaction, learner: Learner) -> list[UserFact]:

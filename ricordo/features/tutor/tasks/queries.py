@@ -420,18 +420,6 @@ def open_run_of(tx: Transaction, task_id: str, user_id: str) -> TaskRun | None:
     return RUNS.first(tx, open_runs, {"task_id": task_id, "user_id": user_id})
 
 
-def runs_of(tx: Transaction, scope: Scope, page: Page, task_id: str) -> list[TaskRun]:
-    """Return one page of a task's runs that the caller may see.
-
-    Args:
-        tx: The transaction, or a read.
-        scope: The caller.
-        page: The part of the list, by creation.
-        task_id: The task.
-    """
-    return RUNS.page(tx, scope, page, task_id=task_id)
-
-
 def newest_of_user(tx: Transaction, user_id: str, limit: int) -> list[TaskRun]:
     """Return the user's newest runs, the newest first.
 

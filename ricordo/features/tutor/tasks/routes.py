@@ -79,7 +79,7 @@ def list_runs(
 ) -> list[Json]:
     """List a task's runs, by default the newest first. Users see only their own runs."""
     task = queries.get(tx, context.scope, task_name)
-    runs = queries.runs_of(tx, context.scope, paging.page(), task.id)
+    runs = queries.RUNS.page(tx, context.scope, paging.page(), task_id=task.id)
     return [TaskRunResponse.from_run(run) for run in runs]
 
 

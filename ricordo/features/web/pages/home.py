@@ -148,11 +148,8 @@ def _partner(
     if not me.is_local_user:
         return last
     talks = [one for one in recent if one.user_id is None]
-    return max([*talks[:1], *([last] if last else [])], key=_last_message_at, default=None)
-
-
-def _last_message_at(conversation: RecentConversation) -> int:
-    return conversation.last_message_at or 0
+    candidates = [*talks[:1], *([last] if last else [])]
+    return max(candidates, key=lambda talk: talk.last_message_at or 0, default=None)
 
 
 def _own_memory(tx: Transaction, me: Scope) -> dict[str, Any]:

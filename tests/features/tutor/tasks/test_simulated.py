@@ -139,7 +139,7 @@ class World:
             return [
                 run
                 for task in named
-                for run in queries.runs_of(tx, Scope(), Page(limit=1_000_000), task.id)
+                for run in queries.RUNS.page(tx, Scope(), Page(limit=1_000_000), task_id=task.id)
             ]
 
         return await self.store.read(read)
