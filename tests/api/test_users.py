@@ -216,6 +216,10 @@ def test_if_match_writes_only_over_the_version_that_was_read(http: httpx2.Client
     assert get(http, ada, "student")["body"] == "Two"
     now = f'"{changed.json()["version"]}"'
     ok(http.put(address, json={"body": "Three"}, headers={"if-match": f'"{version}", {now}'}))
+    # Many clients send the version without quotes.
+    bare = get(http, ada, "student")["version"]
+    ok(http.put(address, json={"body": "Three"}, headers={"if-match": bare}))
+    ok(http.put(address, json={"body": "Three"}, headers={"if-match": f"other, {bare}"}))
     ok(http.delete(address, headers={"if-match": "*"}))
     refused(http.put(address, json={"body": ""}, headers={"if-match": "*"}), 412)
     ok(http.put(address, json={"body": "Four"}))

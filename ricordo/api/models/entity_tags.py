@@ -49,7 +49,7 @@ def tagged(
     if if_none_match is None:
         known_tags = []
     else:
-        known_tags = _TAG.findall(if_none_match)
+        known_tags = _tags(if_none_match, _TAG)
     if tag in known_tags or (if_none_match or "").strip() == "*":
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=media_type, headers=headers)
@@ -86,11 +86,27 @@ def require_match(
         )
 
 
+def strong_tags(header: str) -> list[str]:
+    """Return the tags of If-Match without their quotes and without weak tags.
+
+    Args:
+        header: The header's value. A tag without quotes counts too, since many clients send the
+            version so; "*" is returned as a tag.
+    """
+    return _tags(header, _STRONG_TAG)
+
+
+def _tags(header: str, pattern: re.Pattern[str]) -> list[str]:
+    if '"' in header:
+        return pattern.findall(header)
+    return [tag.strip() for tag in header.split(",")]
+
+
 def _names(tags: str, block: Block, pattern: re.Pattern[str]) -> bool:
     if tags.strip() == "*":
         return True
     versions = {
-        tag.rsplit(".", 1)[0] if tag.count(".") == 2 else tag for tag in pattern.findall(tags)
+        tag.rsplit(".", 1)[0] if tag.count(".") == 2 else tag for tag in _tags(tags, pattern)
     }
     head = block.head.hex() if block.head else ""
     return bool(versions & {_version_of(block), head})

@@ -225,7 +225,7 @@ def store_workspace(tx: Transaction, user: User, records: Iterable[WorkspaceReco
             content = base64.b64decode(record.content, validate=True)
         except binascii.Error:
             raise Invalid(f"{_WORKSPACE}: the content of {path} is not Base64.") from None
-        write(tx, space, path, content, expected="")
+        write(tx, space, path, content, expected=[None])
         count += 1
     return count
 

@@ -1,12 +1,12 @@
 """Files of workspaces over HTTP: a user's own, and the shared ones."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fastapi import Response
 
 from ricordo.api.call import RequestContext, for_user, note, scope_of_user
 from ricordo.api.models.base import NoteResponse, ResponseModel, Timestamp, binary
-from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch
+from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch, strong_tags
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import IMPERSONATE
 from ricordo.domain.text import Json
@@ -71,9 +71,14 @@ async def upload(
 
 
 @router.delete(_OF_USER + "/{file_path:path}", response_model=NoteResponse)
-async def delete(context: RequestContext, user_id: str, file_path: str) -> Json:
-    """Delete a file of the user."""
-    return await _remove(context, await _user_space(context, user_id), file_path)
+async def delete(
+    context: RequestContext, user_id: str, file_path: str, if_match: IfMatch = None
+) -> Json:
+    """Delete a file of the user.
+
+    `If-Match` takes the digest of the file's present content.
+    """
+    return await _remove(context, await _user_space(context, user_id), file_path, if_match)
 
 
 @router.get(_SHARED, response_model=list[WorkspaceFileResponse])
@@ -104,9 +109,11 @@ async def upload_shared(
 
 @router.delete(_SHARED + "/{shared_path:path}", response_model=NoteResponse)
 @needs("agents:write")
-async def delete_shared(context: RequestContext, shared_path: str) -> Json:
+async def delete_shared(
+    context: RequestContext, shared_path: str, if_match: IfMatch = None
+) -> Json:
     """Delete a shared file."""
-    return await _remove(context, _shared(context), shared_path)
+    return await _remove(context, _shared(context), shared_path, if_match)
 
 
 async def _user_space(context: RequestContext, user: str, *, makes: bool = False) -> Space:
@@ -139,17 +146,18 @@ async def _store(
 ) -> WorkspaceFile:
     file_path = service.path_of(path)
     content = await context.request.body()
-    expected = None
-    if if_match:
-        expected = if_match.strip('"')
-    elif if_none_match == "*":
-        expected = ""
+    expected: Collection[str | None] | None = None
+    if if_match is not None:
+        expected = strong_tags(if_match)
+    elif if_none_match == service.ANY_FILE:
+        expected = [None]
     return await context.store.write(
         lambda tx: service.write(tx, space, file_path, content, expected=expected)
     )
 
 
-async def _remove(context: RequestContext, space: Space, path: str) -> Json:
+async def _remove(context: RequestContext, space: Space, path: str, if_match: str | None) -> Json:
     file_path = service.path_of(path)
-    await context.store.write(lambda tx: service.remove(tx, space, file_path))
+    expected = None if if_match is None else strong_tags(if_match)
+    await context.store.write(lambda tx: service.remove(tx, space, file_path, expected=expected))
     return note(f'File "{file_path}" deleted.')

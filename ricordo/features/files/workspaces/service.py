@@ -1,7 +1,7 @@
 """Files of a workspace: paths, quotas, edits, and the workspace of an agent."""
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +15,7 @@ from ricordo.plugins import PromptAddition
 from ricordo.storage import organizations, users
 from ricordo.storage.engine.store import Transaction
 
+ANY_FILE = "*"  # instead of digests: any file, but not none
 LARGEST = 5_000_000  # bytes of a file
 _LONGEST_PATH = 500  # bytes
 _LONGEST_PART = 120  # bytes of one name in a path
@@ -195,7 +196,12 @@ def _lock(tx: Transaction, space: Space) -> None:
 
 
 def write(
-    tx: Transaction, space: Space, path: str, content: bytes, *, expected: str | None = None
+    tx: Transaction,
+    space: Space,
+    path: str,
+    content: bytes,
+    *,
+    expected: Collection[str | None] | None = None,
 ) -> WorkspaceFile:
     """Store the whole file.
 
@@ -204,8 +210,7 @@ def write(
         space: The workspace, with the rights of the writer.
         path: A path from `path_of`.
         content: The whole content.
-        expected: The digest that the present content must have, as in `WorkspaceFile.digest`; "" if
-            there must be no file, None for any content.
+        expected: As in `_require_expected`.
 
     Raises:
         PreconditionFailed: if the file has another digest.
@@ -215,18 +220,33 @@ def write(
     """
     _lock(tx, space)
     stored = queries.find(tx, space, path)
-    digest = stored.digest if stored else ""
-    if expected == "" and stored:
-        raise PreconditionFailed(
-            f'"{path[:80]}" exists already in this workspace. Choose another name, or delete it first.'
-        )
-    if expected is not None and expected != digest:
-        raise PreconditionFailed(
-            f'"{path[:80]}" was changed in the meantime. Read it again, then repeat your change.'
-        )
+    _require_expected(stored, path, expected)
     _require_room(tx, space, path, len(content), stored)
     _require_no_folder(tx, space, path)
     return queries.put(tx, space, path, content)
+
+
+def _require_expected(
+    stored: WorkspaceFile | None, path: str, expected: Collection[str | None] | None
+) -> None:
+    """Raise PreconditionFailed unless the present content is as expected.
+
+    Args:
+        stored: The file; None if there is none.
+        path: Its path, for the error.
+        expected: Digests of which the content must have one (`WorkspaceFile.digest`), or
+            `ANY_FILE`; with None in it there may be no file. Without it everything is permitted.
+    """
+    if expected is None or (stored and ANY_FILE in expected):
+        return
+    if stored and None in expected:
+        raise PreconditionFailed(
+            f'"{path[:80]}" exists already in this workspace. Choose another name, or delete it first.'
+        )
+    if (stored.digest if stored else None) not in expected:
+        raise PreconditionFailed(
+            f'"{path[:80]}" was changed in the meantime. Read it again, then repeat your change.'
+        )
 
 
 def edit(
@@ -272,18 +292,26 @@ def edit(
     return count
 
 
-def remove(tx: Transaction, space: Space, path: str) -> None:
+def remove(
+    tx: Transaction, space: Space, path: str, *, expected: Collection[str | None] | None = None
+) -> None:
     """Delete the file.
 
     Args:
         tx: The transaction.
         space: The workspace, with the rights of the writer.
         path: A path from `path_of`.
+        expected: As in `_require_expected`.
 
     Raises:
+        PreconditionFailed: if the file has another digest.
         NotFound: if there is no file.
         Forbidden: if only teachers may change the file.
     """
+    if expected is not None:
+        _lock(tx, space)
+        if stored := queries.find(tx, space, path):
+            _require_expected(stored, path, expected)
     if not queries.remove(tx, space, path):
         raise NotFound(f'There is no file "{path[:80]}" in this workspace.')
 

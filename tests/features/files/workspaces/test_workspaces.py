@@ -117,6 +117,19 @@ def test_workspace_files_can_be_stored_read_listed_and_deleted(http: httpx2.Clie
     refused(http.get(f"{FILES.format('ann')}/essays/draft.md"), 404)
 
 
+def test_if_match_takes_any_tag_and_also_guards_a_deletion(http: httpx2.Client) -> None:
+    digest, url = put(http, "ann", "notes.md", "One")["digest"], f"{FILES.format('ann')}/notes.md"
+    for stale in ('"other"', f'W/"{digest}"', "other", ""):
+        refused(http.put(url, content="Two", headers={"if-match": stale}), 412)
+        refused(http.delete(url, headers={"if-match": stale}), 412)
+    for known in (f'"{digest}"', digest, f'"other", "{digest}"', "*"):
+        ok(http.put(url, content="One", headers={"if-match": known}))
+    ok(http.delete(url, headers={"if-match": digest}))
+    refused(http.delete(url, headers={"if-match": digest}), 404)
+    for absent in ("*", digest):
+        refused(http.put(url, content="Two", headers={"if-match": absent}), 412)
+
+
 @pytest.mark.parametrize(
     "path",
     [
