@@ -1,8 +1,10 @@
 """Times in questions ("in May 2023", "7.5.2023", "last week") as ranges of time.
 
-Times in messages are compared with these ranges. Eight languages are known. A word that may mean
-something else is not read as a time: "may I", "march on", "2022 steps" name no time. Days are days
-in UTC. The names of months, days and spans are in `data/calendar.toml`.
+Times of messages are compared with these ranges, so words for times to come ("next week") are not
+read. The dates of facts are read here too; `features/knowledge/facts/times.py` adds what only facts
+need. Eight languages are known. A word that may mean something else is not read as a time: "may I",
+"march on", "2022 steps" name no time. Days are days in UTC. The names of months, days and spans are
+in `data/calendar.toml`.
 """
 
 import re
@@ -121,6 +123,9 @@ _NAMED_SPAN = re.compile(
 _DIGIT = re.compile(r"\d")
 _DIGITS = re.compile(r"\d+")
 _BETWEEN_TIMES = re.compile(_JOINED)
+# A time that was read is blanked. A year next to it may be the other end of a span.
+_AFTER_TIME = re.compile(rf"\x00{_JOINED}$")
+_BEFORE_TIME = re.compile(rf"{_JOINED}\x00")
 _OPENING = re.compile(rf"(?<!\w){_OPENED}$")
 
 
@@ -301,8 +306,12 @@ def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
 
 
 def _year_alone(match: re.Match[str], _: date, __: bool) -> list[Days]:
-    is_time = _preposition(match) and not _counts_things(match)
-    if is_time:
+    is_time = (
+        _preposition(match)
+        or _AFTER_TIME.search(match.string, max(0, match.start() - 30), match.start())
+        or _BEFORE_TIME.match(match.string, match.end())
+    )
+    if is_time and not _counts_things(match):
         return [_month_of(int(match["year"]), 1, 12)]
     return []
 

@@ -1,4 +1,10 @@
-"""The time that a sentence is about, and the time for which its fact holds. Pure."""
+"""The time that a sentence is about, and the time for which its fact holds. Pure.
+
+`search/dates.py` reads the dates, for questions and for sentences alike. Only three things are read
+here, since a question does not need them: words for times to come ("next week"), the coming date of
+a plan ("in May"), and the two ends of a loose span ("from May, I think, to July"). Messages that a
+question looks for lie in the past, and a question may mean several years at once.
+"""
 
 import re
 from dataclasses import replace
@@ -31,7 +37,6 @@ _NEXT_YEAR = re.compile(
     r"|l['’]anno prossimo)\b",
     re.IGNORECASE,
 )
-_YEARS = re.compile(r"\b((?:19|20)\d\d)\b.{1,12}?\b((?:19|20)\d\d)\b")
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 _UNTIL = re.compile(
     r"\b(?:until|till|bis|jusqu['’](?:à|en|au)|hasta|fino a(?:l)?)\b", re.IGNORECASE
@@ -56,9 +61,6 @@ def stated_time(sentence: str, said_at: int, *, is_ahead: bool = False) -> State
     """
     if is_ahead and (time := _time_ahead(sentence, said_at)):
         return time
-    if (years := _YEARS.search(sentence)) and _SPAN.search(sentence) and years[1] < years[2]:
-        end = _start_of(date(int(years[2]) + 1, 1, 1))
-        return StatedTime(_start_of(date(int(years[1]), 1, 1)), end, "year")
     ranges = named_times(sentence, said_at)
     if not ranges:
         return None

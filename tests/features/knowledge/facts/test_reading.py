@@ -1,5 +1,6 @@
 """A model's answer becomes drafts of facts; other lines are counted, and nothing fails."""
 
+from itertools import combinations
 from typing import Any
 
 import orjson
@@ -63,3 +64,35 @@ def test_a_span_without_years_ends_at_its_second_date(sentence: str, first: str,
     assert time
     assert f"{to_datetime(time.start):%Y-%m-%d}" == first
     assert f"{to_datetime(time.end):%Y-%m-%d}" == end
+
+
+SPANS = (
+    "from {} to {}",
+    "von {} bis {}",
+    "de {} à {}",
+    "entre {} y {}",
+    "tra {} e {}",
+    "from about {} to {}",
+)
+# Ends with their first day and the day after their last.
+ENDS = [
+    ("3 May 2019", "2019-05-03", "2019-05-04"),
+    ("2020", "2020-01-01", "2021-01-01"),
+    ("7.5.2021", "2021-05-07", "2021-05-08"),
+    ("May 2022", "2022-05-01", "2022-06-01"),
+    ("2023-05-09", "2023-05-09", "2023-05-10"),
+    ("9 June 2024", "2024-06-09", "2024-06-10"),
+    ("2025", "2025-01-01", "2026-01-01"),
+]
+
+
+@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize(("first", "last"), list(combinations(ENDS, 2)))
+def test_a_span_with_years_begins_and_ends_on_the_named_days(
+    span: str, first: tuple[str, str, str], last: tuple[str, str, str]
+) -> None:
+    sentence = f"I lived in Rome {span.format(first[0], last[0])}."
+    time = stated_time(sentence, moment("2026-11-18"))
+    assert time
+    assert f"{to_datetime(time.start):%Y-%m-%d}" == first[1]
+    assert f"{to_datetime(time.end):%Y-%m-%d}" == last[2]
