@@ -16,7 +16,7 @@ from ricordo.features.web.pages import queries
 from ricordo.memory import user_memory
 from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.titles import title_of
-from ricordo.storage import agents, blocks, history, proposals, users, versions
+from ricordo.storage import blocks, history, proposals, users, versions
 from ricordo.storage.engine.store import Transaction
 
 # The most characters of texts whose words are counted for a timeline, estimated by the length of
