@@ -149,6 +149,10 @@ class ModelError(RicordoError):
     `limit` is the window in tokens that the answer names. `is_judged` is True if the answer does
     not say that the request was too long, and only the size of the request suggests it.
     `discarded` is the Usage of answers that the call got before it failed; None without one.
+
+    The kinds llm_bad_request and context_window_exceeded say that the request is to blame, so its
+    new messages are not sent again. Any other failure is the provider's or the setup's. If
+    `is_lasting` is True, such a failure is not retried, since another attempt would fail too.
     """
 
     def __init__(
@@ -167,4 +171,5 @@ class ModelError(RicordoError):
         self.words = words
         self.limit: int | None = None
         self.is_judged = False
+        self.is_lasting = False
         self.discarded: Any = None

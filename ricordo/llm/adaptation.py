@@ -249,6 +249,9 @@ class Adaptation:
     def _answer_form(
         self, error: ModelError, refusal: Refusal, request: ModelRequest, *, is_last: bool
     ) -> ModelError | None:
+        # Servers answer 405 to a wrong address, and some to a request of another form.
+        if error.is_lasting and error.status != 405:
+            return error
         is_refusal = _is_refusal(error)
         if not (is_refusal or _is_failure(error)) or not refusal.is_about_form:
             return error

@@ -31,6 +31,7 @@ from ricordo.llm.policy import (
     error_from_event,
     error_from_status,
     error_from_transport,
+    lasting_error,
     words_of,
 )
 from ricordo.llm.special_tokens import break_tokens
@@ -163,7 +164,7 @@ class OpenAICompatibleModel:
                 f"{self.info.endpoint} did not answer with a chat completion. Check its address. "
                 "It said: "
             )
-            raise ModelError("llm_bad_request", message + answer_text[:200])
+            raise lasting_error(message + answer_text[:200])
         envelope = completion.get("data")
         if "choices" not in completion and isinstance(envelope, dict) and "choices" in envelope:
             completion = envelope  # some gateways wrap the completion

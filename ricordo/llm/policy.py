@@ -60,24 +60,55 @@ _KINDS: dict[int, ModelErrorKind] = {
     429: "llm_rate_limit",
     504: "llm_timeout",
 }
+# Statuses from a wrong address, or for a model that the server does not have. The request would be
+# refused whatever its messages are.
+_ELSEWHERE = frozenset({*range(300, 400), 404, 405, 410})
 _NO_CREDIT = re.compile(
-    r"insufficient[_ ](quota|credit|balance|funds)|credit balance is too low|billing_error",
+    r"insufficient[_ ](quota|credit|balance|funds)|credit balance is too low|billing_error"
+    r"|billing[_ ]hard[_ ]limit",
     re.IGNORECASE,
 )
+_WRONG_KEY = re.compile(
+    r"API_KEY_INVALID|(invalid|incorrect|missing|expired|no) api[ _-]?key"
+    r"|api[ _-]?key (is |was )?(not valid|invalid|incorrect|expired|missing|required)"
+    r"|authentication_error|permission_error",
+    re.IGNORECASE,
+)
+_NOT_OFFERED = re.compile(
+    r"no such model|unknown model|not a valid model|model[ _]not[ _](found|exist|loaded|available)"
+    r"|model\b.{0,80}(not found|not exist|no longer|decommissioned|identifier is invalid)"
+    r"|invalid model\b(?! (input|output|prompt|response))|no models? (is |are )?(currently )?loaded"
+    r"|(failed|unable) to load (the )?model|not_found_error|location is not supported",
+    re.IGNORECASE,
+)
+# The moderation of some routers refuses a message with 403.
+_FLAGGED = re.compile(r"moderation|flagged|content[ _]polic|safety", re.IGNORECASE)
+# No wait helps if one request has more tokens than a minute allows.
+_OVER_RATE = re.compile(r"request too large", re.IGNORECASE)
 _KnownWords = tuple[tuple[ModelErrorKind, re.Pattern[str]], ...]
 _WORDS: _KnownWords = (
     ("context_window_exceeded", TOO_LONG),
     ("llm_insufficient_credits", _NO_CREDIT),
 )
+# The refusals for which the request is not to blame.
+_SETUP_WORDS: _KnownWords = (("llm_authentication", _WRONG_KEY), ("llm_error", _NOT_OFFERED))
 # The first match counts.
 _EVENT_WORDS: _KnownWords = (
     *_WORDS,
     ("llm_error", re.compile("overloaded", re.IGNORECASE)),
+    ("llm_timeout", re.compile("timeout_error", re.IGNORECASE)),
     (
         "llm_rate_limit",
         re.compile(r"rate[_ ]limit|too many requests|resource_exhausted", re.IGNORECASE),
     ),
-    ("llm_bad_request", re.compile(r"invalid_request|bad_request|not_found", re.IGNORECASE)),
+    *_SETUP_WORDS,
+    (
+        "llm_bad_request",
+        re.compile(
+            r"invalid_(request|prompt|image|base64)|bad_request|image_(too|content|parse|file)_",
+            re.IGNORECASE,
+        ),
+    ),
 )
 _TRANSPORT: dict[type[Exception], tuple[ModelErrorKind, str]] = {
     httpx2.ConnectTimeout: ("llm_timeout", "could not be reached in time"),
@@ -372,7 +403,7 @@ async def call_by_policy(policy: CallPolicy, attempt: Callable[[], Awaitable[Res
 
 
 def _may_succeed(error: ModelError) -> bool:
-    return error.kind in _RETRIED and not isinstance(error, BoundReached)
+    return error.kind in _RETRIED and not (error.is_lasting or isinstance(error, BoundReached))
 
 
 async def _repaired(
@@ -430,15 +461,32 @@ def error_from_status(
         headers: The headers of the answer, which may name a wait; None if they are not known.
     """
     shown_text, whole_text = words_of(body)
-    kind = _KINDS.get(status) or ("llm_error" if status >= 500 else "llm_bad_request")
-    if kind == "llm_rate_limit" and _NO_CREDIT.search(whole_text):
-        kind = "llm_insufficient_credits"
-    elif kind == "llm_bad_request" or status >= 500:
-        kind = _kind_by_words(whole_text) or kind
+    kind = _kind_of_status(status, shown_text, whole_text)
     error = _error(provider, kind, f"answered {status}", shown_text, seconds_to_wait(headers or {}))
     error.status = status
+    error.is_lasting = kind == "llm_error" and status < 500 and status not in _KINDS
     error.words = whole_text
     return error
+
+
+def _kind_of_status(status: int, shown_text: str, whole_text: str) -> ModelErrorKind:
+    kind = _KINDS.get(status)
+    if kind == "llm_rate_limit":
+        words: _KnownWords = (
+            ("llm_insufficient_credits", _NO_CREDIT),
+            ("context_window_exceeded", _OVER_RATE),
+        )
+        return _kind_by_words(whole_text, words) or kind
+    if status == 403 and _FLAGGED.search(shown_text):
+        return "llm_bad_request"
+    if kind and status < 500:
+        return kind
+    if known_kind := _kind_by_words(whole_text):
+        return known_kind
+    if kind or status >= 500 or status in _ELSEWHERE:
+        return kind or "llm_error"
+    # Only the provider's sentence counts, since the whole text may repeat the request.
+    return _kind_by_words(shown_text, _SETUP_WORDS) or "llm_bad_request"
 
 
 def error_from_event(provider: str, body: Any) -> ModelError:
@@ -455,6 +503,7 @@ def error_from_event(provider: str, body: Any) -> ModelError:
     kind = _kind_by_words(whole_text, _EVENT_WORDS) or "llm_error"
     error = _error(provider, kind, "broke off its answer", shown_text)
     error.words = whole_text
+    error.is_lasting = kind == "llm_error" and bool(_NOT_OFFERED.search(whole_text))
     return error
 
 
@@ -466,9 +515,20 @@ def error_from_transport(provider: str, error: Exception) -> ModelError:
         error: The error of the HTTP client.
     """
     if isinstance(error, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
-        return ModelError("llm_bad_request", f"The address of {provider} is not usable: {error}")
+        return lasting_error(f"The address of {provider} is not usable: {error}")
     kind, event = next(row for type_, row in _TRANSPORT.items() if isinstance(error, type_))
     return _error(provider, kind, event, str(error))
+
+
+def lasting_error(message: str) -> ModelError:
+    """Return the error of a provider that would answer any request in the same wrong way.
+
+    Args:
+        message: The sentence for people.
+    """
+    error = ModelError("llm_error", message)
+    error.is_lasting = True
+    return error
 
 
 def _error_in(body: Any) -> Any:

@@ -54,6 +54,7 @@ class Keys:
         hidden = ModelError(error.kind, message, retry_after=error.retry_after, status=error.status)
         hidden.limit = error.limit
         hidden.is_judged = error.is_judged
+        hidden.is_lasting = error.is_lasting
         hidden.discarded = error.discarded
         return hidden
 

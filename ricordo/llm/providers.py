@@ -5,7 +5,6 @@ a model's first call, since the library takes a second. The library's retries ar
 apply.
 """
 
-import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from json import JSONDecodeError
@@ -29,7 +28,7 @@ from ricordo.domain.model import (
     TextChunk,
     ToolCallChunk,
 )
-from ricordo.errors import ModelError, ModelErrorKind
+from ricordo.errors import ModelError
 from ricordo.llm import provider_messages
 from ricordo.llm.adaptation import Adaptation
 from ricordo.llm.answer_bounds import BoundReached, noted_statuses
@@ -45,12 +44,11 @@ from ricordo.llm.policy import (
     error_from_event,
     error_from_status,
     error_from_transport,
-    words_of,
+    lasting_error,
 )
 
 MAX_OUTPUT_TOKENS = 16_384
 SMALLEST_THINKING_BUDGET = 1_024
-_WRONG_KEY = re.compile(r"API_KEY_INVALID|api key (not valid|expired)", re.IGNORECASE)
 # The library's names of Google AI and Vertex AI.
 _GOOGLES = ("google", "google-cloud")
 # These providers take pictures only inside the request.
@@ -173,7 +171,10 @@ class ProviderCalls:
         except ModelError:
             raise
         except Exception as error:
-            is_answered = bool(statuses) and statuses[-1] < 400
+            # Bedrock's library sends the requests itself.
+            is_answered = None
+            if model.system != "bedrock":
+                is_answered = bool(statuses) and statuses[-1] < 400
             raise our_error(provider, error, is_answered=is_answered) from error
         adaptation.confirm(request)
         if request.stream and not streams:
@@ -248,7 +249,7 @@ def _bound_reached(error: BaseException) -> BoundReached | None:
     return None
 
 
-def our_error(provider: str, error: Exception, *, is_answered: bool = False) -> Exception:
+def our_error(provider: str, error: Exception, *, is_answered: bool | None = None) -> Exception:
     """Return the library's error as a ModelError.
 
     An error that does not concern the provider is returned as it is.
@@ -256,7 +257,8 @@ def our_error(provider: str, error: Exception, *, is_answered: bool = False) -> 
     Args:
         provider: The name of the provider, for the message.
         error: Any error of a call by the library.
-        is_answered: The provider accepted the request. So the error concerns its answer.
+        is_answered: The provider accepted the request, so the error concerns its answer. None: it
+            is not known.
     """
     translated: Exception
     if bound_reached := _bound_reached(error):
@@ -265,7 +267,7 @@ def our_error(provider: str, error: Exception, *, is_answered: bool = False) -> 
         case sdk_errors.ModelHTTPError():
             body = error.body if error.body is not None else error.message
             translated = error_from_status(
-                provider, _status(error.status_code, body), body, error.headers
+                provider, _status(error.status_code), body, error.headers
             )
         case sdk_errors.ModelTimeoutError() | sdk_errors.ModelRequestTimeout() | TimeoutError():
             translated = error_from_transport(provider, httpx2.ReadTimeout(str(error)))
@@ -277,9 +279,7 @@ def our_error(provider: str, error: Exception, *, is_answered: bool = False) -> 
             translated = error_from_transport(provider, error)
         case sdk_errors.ModelAPIError() if isinstance(error.__cause__, JSONDecodeError):
             advice = "Check its address; for a server that speaks OpenAI's chat completions alone, set OPENAI_API=chat."
-            translated = ModelError(
-                "llm_bad_request", f"{provider} did not answer in its format. {advice}"
-            )
+            translated = lasting_error(f"{provider} did not answer in its format. {advice}")
         case sdk_errors.ModelAPIError():
             translated = error_from_event(
                 provider, error.body if error.body is not None else error.message
@@ -288,42 +288,45 @@ def our_error(provider: str, error: Exception, *, is_answered: bool = False) -> 
             translated = ModelError(
                 "llm_bad_request", f"{provider} cannot take this request: {error}"
             )
-        # An answer of an unexpected form raises one of these errors, in our code or the library's.
-        case (
-            sdk_errors.UnexpectedModelBehavior()
-            | JSONDecodeError()
-            | AttributeError()
-            | LookupError()
-            | AssertionError()
-        ):
-            translated = _unreadable("llm_error", provider, error)
+        case sdk_errors.UnexpectedModelBehavior() | JSONDecodeError():
+            translated = ModelError("llm_error", _unreadable(provider, error))
+        case _:
+            translated = _error_of_form(provider, error, is_answered=is_answered)
+    return translated
+
+
+def _error_of_form(provider: str, error: Exception, *, is_answered: bool | None) -> Exception:
+    """Return the error of our code or the library's at a request or an answer of unusual form."""
+    match error:
+        case AttributeError() | LookupError() | AssertionError() if is_answered is not False:
+            return ModelError("llm_error", _unreadable(provider, error))
         # The answer has an unexpected format. The answer to another attempt would have it too.
         case ValueError() | TypeError() | NotImplementedError() if is_answered:
-            translated = _unreadable("llm_bad_request", provider, error)
+            return lasting_error(_unreadable(provider, error))
         # The request cannot be translated: an unknown kind of content, or a picture that is gone.
         case (
-            ValueError()
+            AttributeError()
+            | LookupError()
+            | AssertionError()
+            | ValueError()
             | TypeError()
             | NotImplementedError()
             | httpx2.HTTPError()
             | httpx2.InvalidURL()
         ):
             text = str(error)
-            translated = ModelError(
+            return ModelError(
                 "llm_bad_request", f"{provider} cannot take this request: {text}", words=text
             )
         case _:
-            translated = error
-    return translated
+            return error
 
 
-def _unreadable(kind: ModelErrorKind, provider: str, error: Exception) -> ModelError:
-    return ModelError(kind, f"{provider} gave an answer that cannot be read: {error}")
+def _unreadable(provider: str, error: Exception) -> str:
+    return f"{provider} gave an answer that cannot be read: {error}"
 
 
-def _status(status: int, body: Any) -> int:
-    if status == 400 and _WRONG_KEY.search(words_of(body)[1]):
-        return 401  # Google calls a request with a wrong key invalid
+def _status(status: int) -> int:
     return 502 if status == 424 else status  # 424: the model behind Bedrock failed
 
 

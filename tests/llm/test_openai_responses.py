@@ -349,7 +349,7 @@ async def test_a_refusal_is_text(model: ProviderModel, server: ModelServer) -> N
             4,
         ),
         (streamed(end="response.failed", status="failed", error={"code": "server_error", "message": "oops"}), "llm_error", 4),
-        (Answer({"object": "chat.completion", "choices": []}), "llm_bad_request", 1),
+        (Answer({"object": "chat.completion", "choices": []}), "llm_error", 1),
     ],
 )  # fmt: skip
 async def test_each_failure_has_its_kind_and_number_of_calls(

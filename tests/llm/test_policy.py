@@ -26,13 +26,13 @@ from ricordo.llm.repair import Fault
 from tests.llm.talk import WEATHER, Waits, ask, said, weather_return
 
 KINDS = {
-    "llm_bad_request": (307, 400, 404, 422),
+    "llm_bad_request": (400, 406, 415, 422, 451),
     "llm_authentication": (401, 403),
     "llm_insufficient_credits": (402,),
     "llm_timeout": (408, 504),
     "context_window_exceeded": (413,),
     "llm_rate_limit": (429,),
-    "llm_error": (409, 500, 503, 529),
+    "llm_error": (307, 404, 405, 409, 410, 500, 503, 529),
 }
 
 
@@ -121,7 +121,7 @@ def test_each_transport_error_has_its_kind() -> None:
         (httpx2.ReadTimeout(""), "llm_timeout"),
         (httpx2.ConnectError("refused"), "llm_error"),
         (httpx2.RemoteProtocolError("cut"), "llm_error"),
-        (httpx2.UnsupportedProtocol("no http"), "llm_bad_request"),
+        (httpx2.UnsupportedProtocol("no http"), "llm_error"),
     ):
         assert error_from_transport("ollama", error).kind == kind, error
 

@@ -284,7 +284,7 @@ async def test_the_purpose_is_added_as_a_prefix_for_models_that_need_it(
         ),
         (
             Answer({"error": {"message": "no such model"}}, 404),
-            "llm_bad_request",
+            "llm_error",
             "openai answered 404: no such model",
         ),
         (Answer({"error": {"message": "bad key"}}, 401), "llm_authentication", "Check its key"),
