@@ -306,10 +306,27 @@ async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", por
         f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}", as_json=as_json
     )
     _print(f"Talk to it with `ricordo chat{option}`; stop it with Ctrl-C.", as_json=as_json)
+    if fault := _embedding_fault(runtime):
+        _print(fault, as_json=as_json)
     if looking.done():
         _print_default_model(default, looking, as_json=as_json)
     else:
         looking.add_done_callback(partial(_print_default_model, default, as_json=as_json))
+
+
+def _embedding_fault(runtime: Runtime) -> str | None:
+    """Return a sentence if RICORDO_EMBEDDING names a model that this server cannot use.
+
+    No provider is asked, so a model that its provider lacks is not noticed.
+    """
+    handle = runtime.models.embedders.default_handle()
+    if not handle or not runtime.settings.embedding:
+        return None
+    try:
+        runtime.models.embedders.get(handle)
+    except RicordoError as error:
+        return f"RICORDO_EMBEDDING={handle} cannot be used, so search finds words only. {error}"
+    return None
 
 
 def _print_default_model(

@@ -80,6 +80,12 @@ def test_a_start_reports_the_default_model_its_reason_and_what_is_wrong(
         assert (refused.status_code, near in refused.text) == (404, True)
 
 
+def test_a_start_reports_an_embedding_model_that_cannot_be_used(shell: Shell) -> None:
+    with shell.serving(RICORDO_EMBEDDING="openai/nothing") as serving:
+        fault = "RICORDO_EMBEDDING=openai/nothing cannot be used, so search finds"
+        read_output_until(serving, fault)
+
+
 def test_a_start_does_not_wait_for_a_slow_provider_and_reports_it_later(
     shell: Shell,
 ) -> None:
