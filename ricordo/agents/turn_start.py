@@ -681,6 +681,7 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
 
     Raises:
         NotFound: The agent or the conversation does not exist, or the caller may not see it.
+        Conflict: A message's otid belongs to another request.
         Busy: Another turn runs in the conversation.
     """
     conversation = conversations.get(tx, conversation_of(request))

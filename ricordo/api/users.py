@@ -133,6 +133,7 @@ async def read_sent(
             the rules of its format, and the error names the lines.
         RequestValidationError: The body is no JSON although its content type says so, or a field
             is wrong.
+        Unavailable: The block's schema cannot be read.
     """
     content_type = request.headers.get("content-type", "application/json")
     media_type = content_type.partition(";")[0].strip().lower()
@@ -465,6 +466,8 @@ async def show_as(context: RequestContext, block: Block, format: str) -> tuple[s
 
     Raises:
         Unsupported: No plugin offers the format.
+        Invalid: The block's schema is faulty.
+        Unavailable: The block's schema cannot be read.
     """
     formats = context.runtime.plugins.block_formats()
     for block_format in formats:

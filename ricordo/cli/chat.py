@@ -133,6 +133,7 @@ def find_agent(client: Client, name_or_id: str) -> Json:
 
     Raises:
         NotFound: There is no such agent.
+        RicordoError: The server cannot be reached, or refuses the request.
     """
     if name_or_id.startswith("agent-"):
         try:
@@ -171,6 +172,7 @@ def set_model(name_or_id: str, handle: str | None, server: str | None) -> None:
 
     Raises:
         NotFound: There is no such agent or model.
+        RicordoError: The server cannot be reached or started, or refuses the change.
     """
     with any_server(server, lambda _: None) as client:
         agent = find_agent(client, name_or_id)

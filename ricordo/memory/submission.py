@@ -177,6 +177,7 @@ def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> S
         Invalid: if an author other than a person adds hidden text.
         Conflict: if too many proposals wait.
         Overtaken: if another transaction changed the block.
+        NotFound: if the block's whole memory was deleted meanwhile.
     """
     chain = _lock_chain(tx, block.chain_id)
     changed = replace(changed, value=normal_text(changed.value))
@@ -222,6 +223,7 @@ def remove(tx: Transaction, block: Block, edit: Submission) -> SubmissionOutcome
         Forbidden: if the block is read-only for the author.
         Conflict: if too many proposals wait.
         Overtaken: if another transaction changed the block.
+        NotFound: if the block's whole memory was deleted meanwhile.
     """
     chain = _lock_chain(tx, block.chain_id)
     metadata = edit.metadata(f"Delete {block.label}")

@@ -61,6 +61,7 @@ def set_block_policy(
         NotFound: if the caller does not see the block.
         Forbidden: if the caller may not change it, or not in this direction.
         Invalid: if a name cannot be a destination, or there are too many.
+        Overtaken: if another transaction wrote the block meanwhile.
     """
     block = blocks.get(tx, scope, block_id)
     label = label_of(names)

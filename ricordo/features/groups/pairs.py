@@ -89,6 +89,8 @@ class PairFollower:
 
         Raises:
             Conflict: if the agent manages a group of another kind.
+            NotFound: if the provider of the agent's model is unknown, which the sleeptime agent
+                would use.
         """
         agent = state.agent
         group = queries.of_manager(tx, agent.organization_id, agent.id)

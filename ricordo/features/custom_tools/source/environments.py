@@ -168,6 +168,7 @@ class Environments:
 
         Raises:
             Invalid: pip fails, or this server cannot store the environment.
+            Unavailable: The temporary folder of the work cannot be created.
         """
         home = _home(self._settings, requirements)
         if await asyncio.to_thread(_is_ready, home):

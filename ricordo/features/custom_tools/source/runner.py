@@ -209,6 +209,7 @@ async def run_call(
         Invalid: The arguments are nested too deeply.
         Unsupported: The tool uses a client of a server that has no port.
         Unavailable: Code cannot run here, or the tool's language is missing.
+        Forbidden: The tool asks for a network that the operator does not allow.
     """
     tool_settings = CustomToolsSettings()
     limits = SandboxLimits(

@@ -124,6 +124,7 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
 
     Raises:
         NotFound: if there is none, or the caller may not read it.
+        Invalid: if its file is damaged.
     """
     receipt = await asyncio.to_thread(receipts.find, runtime.settings.data_dir, receipt_id)
     receipt = receipt or await _known(runtime, scope, lambda erasure: erasure.id == receipt_id)

@@ -336,6 +336,7 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
 
     Raises:
         NotFound: if there is none, or the caller may not read it.
+        Invalid: if its file is damaged.
     """
     try:
         return await erasure_service.find_receipt(runtime, scope, receipt_id)

@@ -314,6 +314,7 @@ def decide(
 
     Raises:
         NotFound, Conflict: as `open_link` does.
+        Conflict, TooLong, Invalid: if the proposal cannot be approved, as `approval.approve` does.
     """
     link, user, proposal = open_link(tx, token)
     scope = Scope(link.organization_id, subject_id=user.id)

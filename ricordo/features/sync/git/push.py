@@ -457,6 +457,8 @@ def merged(
         Conflict: if both changed the same lines, added different texts under one label, or one
             side deleted a block that the other changed. The text names the blocks.
         Refused: if the remote's commits have faults.
+        Lacking: if an object is missing.
+        Invalid: if a commit or tree is malformed.
     """
     sides = [push.files_of(commit) if commit else {} for commit in (base, tip, remote_tip)]
     files: dict[str, bytes] = {}

@@ -83,8 +83,10 @@ def branches(address: GitAddress) -> dict[bytes, bytes]:
         address: The remote.
 
     Raises:
+        Invalid: if the address may not be used.
         Unavailable: if the remote cannot be reached.
         Forbidden: if it requires other credentials.
+        TooLong: if the answer is too large.
     """
     if address.is_folder and not Path(address.address).exists():
         make_repository(Path(address.address))
@@ -111,6 +113,7 @@ def fetch(address: GitAddress, commit_id: bytes, repository: Path) -> bytes:
         repository: The path of the local repository, which is not changed.
 
     Raises:
+        Invalid: if the address may not be used.
         Unavailable: if the remote cannot be reached.
         Forbidden: if it requires other credentials.
         TooLong: if the pack is too large.
@@ -157,8 +160,10 @@ def push(
 
     Raises:
         RemoteMoved: if a branch is not as expected.
+        Invalid: if the address may not be used.
         Unavailable: if the remote cannot be reached or refuses.
         Forbidden: if it requires other credentials.
+        TooLong: if the answer is too large.
     """
 
     def ask(client: "GitClient", path: str) -> None:

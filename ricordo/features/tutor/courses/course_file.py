@@ -637,13 +637,16 @@ def read_courses(
     courses: dict[str, Course] = {}
     faults: dict[str, str] = {}
     try:
-        paths = sorted(folder.glob(f"*/{FILE}"))
+        # `glob` would return nothing for a folder that it may not read.
+        paths = [path / FILE for path in folder.iterdir()]
+    except FileNotFoundError:
+        paths = []
     except OSError as error:
         raise Unavailable(
             f"{folder} cannot be read: {error.strerror}. Check its permissions."
         ) from error
     readers: dict[str, Callable[[], str]] = {
-        path.parent.name: partial(read_text, path) for path in paths
+        path.parent.name: partial(read_text, path) for path in paths if _may_exist(path)
     }
     for name, text in (new_texts or {}).items():
         readers[name] = partial(normal_text, text)
@@ -656,6 +659,14 @@ def read_courses(
         faults[name] = fault
         del courses[name]
     return courses, faults
+
+
+def _may_exist(path: Path) -> bool:
+    """Return False if there is surely no file; its folder may be unreadable."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
 
 
 def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:

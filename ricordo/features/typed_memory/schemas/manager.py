@@ -70,7 +70,9 @@ class MemoryManager:
             context: The first note; None or "": no note.
 
         Raises:
-            Invalid: The task is empty.
+            NotFound: The agent has no human block.
+            Invalid: The task is empty, or the block's text cannot be read.
+            Conflict: Others changed the block again and again.
         """
 
         def change(human: HumanBlock) -> None:
@@ -88,6 +90,11 @@ class MemoryManager:
 
         Args:
             archive: Whether the task and its notes move to the archive. Otherwise the notes stay.
+
+        Raises:
+            NotFound: The agent has no human block.
+            Invalid: The block's text cannot be read.
+            Conflict: Others changed the block again and again.
         """
 
         def change(human: HumanBlock) -> None:
@@ -105,6 +112,7 @@ class MemoryManager:
             preference: One short text; a known one becomes the newest.
 
         Raises:
+            NotFound: The agent has no human block.
             Invalid: It is empty, or the block's text cannot be read.
             Conflict: Others changed the block again and again.
         """
@@ -117,6 +125,7 @@ class MemoryManager:
             fact: One short text; a known one becomes the newest.
 
         Raises:
+            NotFound: The agent has no human block.
             Invalid: It is empty, or the block's text cannot be read.
             Conflict: Others changed the block again and again.
         """
@@ -129,6 +138,7 @@ class MemoryManager:
             note: One short text.
 
         Raises:
+            NotFound: The agent has no human block.
             Invalid: It is empty, or the block's text cannot be read.
             Conflict: Others changed the block again and again.
         """
@@ -148,6 +158,7 @@ class MemoryManager:
             human: The whole new content; it is changed to what the block then holds.
 
         Raises:
+            NotFound: The agent has no human block.
             Conflict: Someone else changed the block since it was read.
             Invalid: Its text does not fit the limits.
         """
@@ -177,6 +188,7 @@ class MemoryManager:
             persona: The persona.
 
         Raises:
+            NotFound: The agent has no persona block.
             Invalid: Not even its name and role fit.
         """
         with self._changing:
@@ -385,7 +397,8 @@ class BaseAgent:
             note: The note; None or "": no note is added.
 
         Raises:
-            Invalid: A text has only spaces.
+            NotFound: The agent has no human block.
+            Invalid: A text has only spaces, or the block's text cannot be read.
             Conflict: Others changed the block again and again.
         """
         if task:
@@ -401,7 +414,8 @@ class BaseAgent:
             fact: A fact about the user; None or "": none is added.
 
         Raises:
-            Invalid: A text has only spaces.
+            NotFound: The agent has no human block.
+            Invalid: A text has only spaces, or the block's text cannot be read.
             Conflict: Others changed the block again and again.
         """
         if preference:

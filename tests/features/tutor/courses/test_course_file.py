@@ -3,16 +3,19 @@
 An error in one course does not affect others.
 """
 
+import errno
 import json
+import os
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.errors import Invalid
+from ricordo.errors import Invalid, Unavailable
 from ricordo.features.tutor.courses.applying import tools_of
 from ricordo.features.tutor.courses.course_file import conflicts, parse_course, read_courses
 
@@ -166,6 +169,24 @@ def test_courses_with_conflicting_block_fields_are_refused(tmp_path: Path) -> No
     )
     same = [parse_course(AGENT + STUDENT + f"# {name}\n", name) for name in ("one", "two")]
     assert conflicts(same) == {}
+
+
+def test_a_folder_that_cannot_be_listed_is_no_folder_without_courses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "courses"
+    assert read_courses(file) == ({}, {})
+    file.write_text("")
+    with pytest.raises(Unavailable, match="Not a directory"):
+        read_courses(file)
+
+    def refuse(_: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(Unavailable, match="Permission denied"):
+        read_courses(tmp_path)
 
 
 def skills_text(needed: Mapping[str, Iterable[str]]) -> str:
