@@ -40,10 +40,16 @@ class WaitingProposal:
 
         Args:
             action: `approve` or `reject`.
+
+        Raises:
+            Conflict: The proposal for a deleted block of an agent has expired with it.
         """
-        block = f"/v1/blocks/{self.block_id}"
         if self.owner.kind == "user":
             block = f"/users/{self.owner.id}/blocks/{self.proposal.label}"
+        else:
+            if self.block_id is None:
+                self.proposal.require_waiting()
+            block = f"/v1/blocks/{self.block_id}"
         return f"{block}/diffs/{self.proposal.id}/{action}"
 
 

@@ -10,6 +10,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import ChangeMetadata, Proposal
+from ricordo.memory import proposals
+from ricordo.memory.proposals import ProposalDraft
+from ricordo.storage import blocks
+from ricordo.storage.engine.store import Transaction
 from tests.features.web.pages.test_home import visitor
 
 HTMX = {"hx-request": "true"}
@@ -100,6 +106,58 @@ def test_a_conflict_shows_both_texts_and_accepts_a_third(browser: TestClient) ->
     assert "collides" in browser.get(person_page(browser)).text
     browser.post(f"/ui/proposals/{proposal}/approve", data={"body": "Ada likes both."})
     assert human_text(browser) == "Ada likes both."
+
+
+@pytest.mark.parametrize("end", ["approve", "reject", "delete"])
+def test_the_page_of_a_proposal_that_no_longer_waits_offers_no_decision(
+    browser: TestClient, end: str
+) -> None:
+    proposal = propose(browser, "tea", "coffee")
+    assert "Approve with these words" in browser.get(f"/ui/proposals/{proposal}").text
+    if end == "delete":
+        browser.delete("/users/ada/blocks/human").raise_for_status()
+    else:
+        browser.post(f"/ui/proposals/{proposal}/{end}", data={"reason": "I drink <b>tea</b>."})
+    page = browser.get(f"/ui/proposals/{proposal}").text
+    assert "Approve with these words" not in page
+    words = {
+        "approve": "it is approved.",
+        "reject": "it is rejected.",
+        "delete": "it is expired.",
+    }
+    assert words[end] in page
+    if end == "reject":
+        assert "I drink &lt;b&gt;tea&lt;/b&gt;." in page
+
+
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+def test_a_decision_about_a_deleted_block_of_an_agent_says_that_it_was_deleted(
+    browser: TestClient, decision: str
+) -> None:
+    agent = browser.post(
+        "/v1/agents/",
+        json={
+            "model": "ricordo/librarian",
+            "embedding": None,
+            "memory_blocks": [{"label": "notes", "value": "Tea."}, {"label": "me", "value": "I."}],
+        },
+    ).json()
+    block_id = next(block["id"] for block in agent["blocks"] if block["label"] == "notes")
+
+    def suggest(tx: Transaction) -> Proposal:
+        block = blocks.get(tx, Scope(), block_id)
+        draft = ProposalDraft(block.chain_id, "notes", "Coffee.", block)
+        author = Actor("agent", agent["id"], agent["name"])
+        return proposals.propose(tx, draft, ChangeMetadata(author, "Said so."))
+
+    assert browser.portal
+    app: Any = browser.app
+    proposal = browser.portal.call(app.state.runtime.store.write, suggest)
+    browser.delete(f"/v1/blocks/{block_id}").raise_for_status()
+    answer = browser.post(f"/ui/proposals/{proposal.id}/{decision}")
+    assert answer.status_code == 409
+    assert "The block was deleted." in answer.text
+    assert "path.block_id" not in answer.text
 
 
 def test_an_htmx_request_gets_only_the_card(browser: TestClient) -> None:
