@@ -1,7 +1,8 @@
 """OAuth for MCP servers: a person consents once, then tokens are refreshed.
 
 The protocol is the official SDK's. Tokens are stored encrypted. A request for consent waits in this
-process for ten minutes. Its unguessable `state` identifies it in the browser's answer.
+process for ten minutes. Its unguessable `state` identifies it in the browser's answer. It does not
+identify the person, since whoever began the request may have sent its address to somebody else.
 """
 
 import asyncio
@@ -14,9 +15,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 
+from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound, RicordoError, Unavailable
 from ricordo.features.mcp.client.listed_tools import plain
 from ricordo.features.mcp.client.sessions import CONNECT_SECONDS, Traffic, client_to
+from ricordo.features.mcp.client.tables import McpServer
 from ricordo.setting_types import is_address
 
 if TYPE_CHECKING:
@@ -185,11 +188,12 @@ def provider_for(
     return provider
 
 
-class _Consent:
-    """One waiting consent."""
+class WaitingConsent:
+    """One waiting consent: the server, and the caller who began to connect it."""
 
-    def __init__(self, server_id: str) -> None:
-        self.server_id = server_id
+    def __init__(self, server: McpServer, begun_by: Scope) -> None:
+        self.server = server
+        self.begun_by = begun_by
         loop = asyncio.get_running_loop()
         self.address: asyncio.Future[str] = loop.create_future()
         self.answer: asyncio.Future[AuthorizationCodeResult] = loop.create_future()
@@ -208,25 +212,26 @@ class Consents:
     """The waiting consents of this process, by their `state`."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, _Consent] = {}
+        self._waiting: dict[str, WaitingConsent] = {}
 
     async def begin(
-        self, server_id: str, url: str, callback: str, keep: Keep, *, allow_private: bool
+        self, server: McpServer, callback: str, keep: Keep, *, begun_by: Scope, allow_private: bool
     ) -> str:
         """Return the address where a person consents.
 
         Args:
-            server_id: The server, which `finish` returns.
-            url: The server's address.
+            server: The server, reached by HTTP.
             callback: The address of this server to which the browser returns.
             keep: Stores the tokens after the consent.
+            begun_by: The caller, whose organization's agents will use the consent.
             allow_private: Allow addresses of private networks.
 
         Raises:
             Unavailable: if the server fails, or sends no address in time.
             Conflict: if it asks for no consent.
         """
-        consent = _Consent(server_id)
+        url = server.config["server_url"]
+        consent = WaitingConsent(server, begun_by)
         tokens = KeptTokens({}, keep)
         auth = provider_for(
             url, tokens, callback=callback, redirect=consent.redirect, consent=consent.wait
@@ -256,6 +261,23 @@ class Consents:
         consent.task.add_done_callback(lambda _: self._waiting.pop(state, None))
         return address
 
+    def find(self, state: str) -> WaitingConsent:
+        """Return the waiting consent.
+
+        Args:
+            state: The `state` of the browser's answer.
+
+        Raises:
+            NotFound: if the consent has expired, was used, or began in another process.
+        """
+        return self._waiting[self._own_state(state)]
+
+    def _own_state(self, state: str) -> str:
+        for waiting_state in self._waiting:
+            if secrets.compare_digest(waiting_state.encode(), state.encode()):
+                return waiting_state
+        raise NotFound("This consent request has expired. Connect to the server again.")
+
     async def finish(
         self, state: str, code: str | None, issuer: str | None, error: str | None
     ) -> str:
@@ -274,17 +296,7 @@ class Consents:
         """
         from mcp.client.auth import AuthorizationCodeResult
 
-        own_state = next(
-            (
-                waiting_state
-                for waiting_state in self._waiting
-                if secrets.compare_digest(waiting_state.encode(), state.encode())
-            ),
-            None,
-        )
-        if own_state is None:
-            raise NotFound("This consent request has expired. Connect to the server again.")
-        consent = self._waiting.pop(own_state)
+        consent = self._waiting.pop(self._own_state(state))
         if error or not code:
             self._cancel(consent)
             raise Invalid(
@@ -298,7 +310,7 @@ class Consents:
             self._cancel(consent)
             raise Unavailable("The server sent no tokens in time. Connect to it again.")
         consent.task.result()
-        return consent.server_id
+        return consent.server.id
 
     async def close(self) -> None:
         for state in list(self._waiting):
@@ -335,6 +347,6 @@ class Consents:
             self._cancel(self._waiting.pop(state))
 
     @staticmethod
-    def _cancel(consent: _Consent) -> None:
+    def _cancel(consent: WaitingConsent) -> None:
         if consent.task:
             consent.task.cancel()

@@ -3,6 +3,7 @@
 Servers are added, changed, refreshed and deleted; tools are listed, accepted and run.
 """
 
+import hmac
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.ids import new_id
+from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.domain.text import Json
 from ricordo.errors import Conflict, DatabaseFailed, Invalid, Unavailable
 from ricordo.features.mcp.client import queries, service
@@ -26,12 +28,14 @@ from ricordo.features.mcp.client.models import (
     ServerUpdate,
     tool_response,
 )
+from ricordo.features.mcp.client.oauth import WaitingConsent
 from ricordo.features.mcp.client.service import ServerSecrets
 from ricordo.features.mcp.client.sessions import TimedOut
 from ricordo.features.mcp.client.tables import McpServer
 from ricordo.features.mcp.client.tools import McpRunner
-from ricordo.pages.shell import base_of
+from ricordo.pages.shell import address_of, base_of, render
 from ricordo.runtime import Runtime
+from ricordo.secret import Secret
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(
@@ -246,13 +250,43 @@ async def delete(context: RequestContext, mcp_server_id: str) -> Response:
 @router.get("/oauth/callback", response_model=NoteResponse)
 @needs()
 async def finish_consent(request: Request) -> Response:
-    """Handle the browser's answer after a consent, and redirect to the page of the server."""
+    """Handle the browser's answer after a consent, and redirect to the page of the server.
+
+    A person who did not begin to connect the server is asked first. Otherwise its address, sent by
+    somebody else, would give this somebody the person's account at the server.
+    """
     query = request.query_params
-    runner = runner_in(request.app.state.runtime)
-    server_id = await runner.consents.finish(
-        query.get("state", ""), query.get("code"), query.get("iss"), query.get("error")
-    )
+    consents = runner_in(request.app.state.runtime).consents
+    state, code = query.get("state", ""), query.get("code")
+    consent = consents.find(state)
+    proof = _proof(request, state, code or "")
+    is_confirmed = hmac.compare_digest(query.get("confirmed", "").encode(), proof.encode())
+    if code and not (is_confirmed or _has_begun(request, consent)):
+        return await render(
+            request,
+            "mcp.client/confirm.html",
+            server=consent.server,
+            by=consent.begun_by,
+            address=f"{base_of(request)}{address_of(CALLBACK, **{**query, 'confirmed': proof})}",
+        )
+    server_id = await consents.finish(state, code, query.get("iss"), query.get("error"))
     return RedirectResponse(f"{base_of(request)}/ui/mcp/{server_id}", 303)
+
+
+def _has_begun(request: Request, consent: WaitingConsent) -> bool:
+    """Return True if the browser's user began to connect the server."""
+    caller: Scope | None = request.scope.get(REQUEST_SCOPE)
+    begun_by = consent.begun_by
+    return caller is not None and (caller.organization_id, caller.user_id) == (
+        begun_by.organization_id,
+        begun_by.user_id,
+    )
+
+
+def _proof(request: Request, state: str, code: str) -> str:
+    """Return the text by which the browser shows that its user was asked about this answer."""
+    secret = Secret(request.app.state.runtime.settings.data_dir).derive("mcp consent")
+    return hmac.digest(secret, f"{state} {code}".encode(), "sha256").hex()
 
 
 @router.post("/{mcp_server_id}/connect", response_model=ConsentResponse)
@@ -266,7 +300,7 @@ async def connect(context: RequestContext, mcp_server_id: str) -> Any:
         raise Invalid("This server is a program on this machine, so it needs no consent.")
     callback = f"{str(context.request.base_url).rstrip('/')}{CALLBACK}"
     try:
-        address = await runner_of(context).connect(context.store, server, callback)
+        address = await runner_of(context).connect(context.store, context.scope, server, callback)
     except Unavailable as error:
         return failure(error)
     return ConsentResponse.of(None, authorization_url=address)

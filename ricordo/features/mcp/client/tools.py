@@ -292,11 +292,12 @@ class McpRunner:
             )
         return SharedTokens(server.config["server_url"], self._tokens_by_server[key])
 
-    async def connect(self, store: Store, server: McpServer, callback: str) -> str:
+    async def connect(self, store: Store, scope: Scope, server: McpServer, callback: str) -> str:
         """Return the address where a person consents to the use of an MCP server.
 
         Args:
             store: The database, which gets the tokens.
+            scope: The caller who connects to it.
             server: The server, reached by HTTP.
             callback: The address of Ricordo to which the browser returns.
 
@@ -309,7 +310,7 @@ class McpRunner:
         keep = partial(service.keep_oauth, store, self._settings, server, is_new=True)
         allowed = self._settings.allow_private_providers
         return await self.consents.begin(
-            server.id, server.config["server_url"], callback, keep, allow_private=allowed
+            server, callback, keep, begun_by=scope, allow_private=allowed
         )
 
     async def _listed(self, session: McpSession) -> list[ListedTool]:

@@ -3,10 +3,13 @@
 The official SDK's server asks for it, and others send wrong metadata.
 """
 
+import html
+import re
 import secrets
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,9 +31,11 @@ from sqlalchemy import text
 
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
+from tests.features.web.pages.test_shell import PAGE
 from tests.seams.http import Wire, ok
 from tests.seams.mcp import HttpThread, mcp_server, notes
-from tests.seams.server import MODEL
+from tests.seams.people import OPERATOR, People
+from tests.seams.server import MODEL, serving
 
 
 class Accounts(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
@@ -243,6 +248,41 @@ def test_denied_and_forged_oauth_callbacks_connect_nothing(
     assert api.server.provoked()  # a 503 that says why
     assert not ok(api.http.get(f"/v1/mcp-servers/{made['id']}"))["is_connected"]
     assert accounts.access == {}
+
+
+def test_a_consent_that_another_person_began_is_confirmed_first(
+    tmp_path: Path, guarded: tuple[str, Accounts]
+) -> None:
+    url, accounts = guarded
+    settings: Any = {"api_key": OPERATOR, "allow_private_providers": True}
+    with serving(tmp_path, **settings) as server, server.http() as http:
+        people = People(server, http)
+        config = {"mcp_server_type": "streamable_http", "server_url": url}
+        body = {"server_name": "guarded", "config": config}
+        mia = people.key("mia", "admin")
+        place = f"/v1/mcp-servers/{people.ask(mia, 'POST', '/v1/mcp-servers/', json=body)['id']}"
+
+        def came_back() -> str:
+            return consent(people.ask(mia, "POST", f"{place}/connect")["authorization_url"])
+
+        for key in (None, people.key("ada"), OPERATOR):
+            back = came_back()
+            with server.http() as browser:
+                if key:
+                    browser.post("/ui/login", data={"key": key}, headers=PAGE)
+                page = browser.get(back)
+                assert (page.status_code, "mia" in page.text) == (200, True)
+                assert not people.ask(mia, "GET", place)["is_connected"]
+                assert browser.get(f"{back}&confirmed=yes").status_code == 200
+                assert accounts.access == {}
+        (address,) = re.findall(r'href="([^"]*confirmed=[^"]*)"', page.text)
+        assert http.get(html.unescape(address), follow_redirects=False).status_code == 303
+        assert people.ask(mia, "GET", place)["is_connected"]
+        accounts.access.clear()
+        with server.http() as browser:
+            browser.post("/ui/login", data={"key": mia}, headers=PAGE)
+            assert browser.get(came_back(), follow_redirects=False).status_code == 303
+        assert accounts.access
 
 
 def test_more_than_twenty_waiting_consents_end_only_the_oldest(
