@@ -423,3 +423,6 @@ async def finish_turns(runtime: Runtime, *, must_hurry: Callable[[], bool] = lam
         log.warning("stopping turns that did not finish", extra={"turns": len(runtime.live)})
         await asyncio.gather(*(turn.cancel() for turn in list(runtime.live.values())))
     await asyncio.gather(*(recording.finish() for recording in list(runtime.recordings.values())))
+    for closing in runtime.unended.values():  # the next start closes these runs
+        closing.cancel()
+    await asyncio.gather(*runtime.unended.values(), return_exceptions=True)

@@ -112,7 +112,7 @@ class Runtime:
         features: The parts that features opened, by feature.
         live: This process's turns by run id.
         recordings: The stored streams of these turns, by run id.
-        unended: The ids of runs whose end could not be saved.
+        unended: The tasks that save the ends of runs again, by run id. The database refused them.
         is_stopping: The server is about to stop, and refuses new turns.
         networks: The addresses that egress policies call local.
         organization_providers: The models of organizations' providers, and those in `models`.
@@ -132,7 +132,7 @@ class Runtime:
     features: dict[str, Any] = field(default_factory=dict)
     live: dict[str, LiveTurn] = field(default_factory=dict)
     recordings: dict[str, LiveRecording] = field(default_factory=dict)
-    unended: set[str] = field(default_factory=set)
+    unended: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     resting_writers: RestingWriters = field(default_factory=RestingWriters)
     speeds: ModelSpeeds = field(default_factory=ModelSpeeds)
     is_stopping: bool = False

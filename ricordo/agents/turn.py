@@ -7,6 +7,7 @@ A turn runs as a separate task and waits for no reader. A reader that leaves doe
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -27,7 +28,7 @@ from ricordo.agents.turn_context import (
     TurnContext,
 )
 from ricordo.agents.turn_start import LEASE, start_turn
-from ricordo.domain.clock import SECOND
+from ricordo.domain.clock import SECOND, Backoff
 from ricordo.domain.event import Compacted, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED, Run, StopReason
@@ -44,6 +45,8 @@ _POLL = 0.25
 # The error type of a run whose request cannot be carried out.
 INVALID_REQUEST = "invalid_request"
 RENEWAL = LEASE / SECOND / 3
+# The waits before each attempt to save the end of a run again.
+CLOSE_AGAIN = Backoff(1, 2, 30)
 _STOP_REASONS: dict[str, StopReason] = {
     "llm_insufficient_credits": "insufficient_credits",
     "llm_empty_response": "invalid_llm_response",
@@ -223,7 +226,9 @@ class LiveRun:
             end_event = await self._run_to_end()
         except Exception as error:
             log.exception("a turn's end could not be saved", extra={"run": run.id})
-            self._runtime.unended.add(run.id)
+            self._runtime.unended[run.id] = asyncio.create_task(
+                self._close_later(), name=f"unended {run.id}"
+            )
             if isinstance(error, DatabaseFailed):
                 end_event = Failed(run, INTERRUPTED, DATABASE_FAILED)
         finally:
@@ -299,6 +304,23 @@ class LiveRun:
         if closed_run.error is None:
             return RunEnded(closed_run)
         return replace(_failure_of(closed_run), detail=ending.detail)
+
+    async def _close_later(self) -> None:
+        """Save the end of a run whose end could not be saved, once the database writes again.
+
+        The next message may save it earlier.
+        """
+        error = {"type": INTERRUPTED, "message": DATABASE_FAILED}
+        for attempt in itertools.count(1):
+            await asyncio.sleep(CLOSE_AGAIN.seconds(attempt))
+            try:
+                await self._runtime.store.write(lambda tx: self._close_in(tx, "error", error))
+            except Exception as reason:
+                extra = {"run": self._run.id, "reason": reason}
+                log.warning("a turn's end could not be saved yet", extra=extra)
+                continue
+            del self._runtime.unended[self._run.id]
+            return
 
 
 async def keep_lease(runtime: Runtime, run: Run, stop: Callable[[], None]) -> None:

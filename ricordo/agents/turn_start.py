@@ -699,7 +699,6 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
         # jumped while the machine slept.
         if run.id in runtime.live or not heal(tx, run, is_gone=run.id in runtime.unended):
             raise Busy(run.id)
-        runtime.unended.discard(run.id)
     return earlier_run
 
 

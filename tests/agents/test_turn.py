@@ -19,8 +19,8 @@ from ricordo.agents.request import (
 from ricordo.agents.run_end import close_run
 from ricordo.agents.turn import collect, run_turn
 from ricordo.agents.turn_start import LEASE
-from ricordo.app import open_runtime
-from ricordo.domain.clock import SECOND
+from ricordo.app import finish_turns, open_runtime
+from ricordo.domain.clock import SECOND, Backoff
 from ricordo.domain.event import Event, Failed, RunEnded, RunStarted
 from ricordo.domain.message import TextPart
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED, StopReason
@@ -334,6 +334,39 @@ async def test_readers_get_an_end_even_if_it_cannot_be_saved(
         "Are you there?",
     ]
     await stage.require_sound(agent)
+
+
+async def test_a_run_whose_end_could_not_be_saved_is_closed_without_another_message(
+    stage: Stage, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "CLOSE_AGAIN", Backoff(0.01, 1, 0.01))
+    stage.lines += ["Never saved."]
+    await broken(stage.store, "UPDATE ON runs")
+    assert isinstance((await all_events(await stage.begin(agent, "Hello?")))[-1], Failed)
+    await asyncio.sleep(0.03)  # it fails some more times
+    (closing,) = stage.runtime.unended.values()
+    await mended(stage.store)
+    await soon(closing)
+
+    (run,) = await stage.runs(agent)
+    assert run.status == "failed"
+    assert run.error == {"type": INTERRUPTED, "message": DATABASE_FAILED}
+    assert stage.runtime.unended == {}
+    stage.lines += ["Yes?"]
+    assert text_of(await stage.say(agent, "Are you there?")) == "Yes?"
+    await stage.require_sound(agent)
+
+
+async def test_a_run_whose_end_could_not_be_saved_does_not_delay_a_stop(
+    stage: Stage, agent: str
+) -> None:
+    stage.lines += ["Never saved."]
+    await broken(stage.store, "UPDATE ON runs")
+    await all_events(await stage.begin(agent, "Hello?"))
+    (closing,) = stage.runtime.unended.values()
+    await soon(finish_turns(stage.runtime))
+    assert closing.cancelled()
+    await mended(stage.store)
 
 
 # Readers.
