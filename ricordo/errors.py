@@ -15,6 +15,7 @@ RicordoError
 ├── Forbidden         this credential may not do that
 ├── Unavailable       something outside is missing or down
 │   ├── DatabaseFailed  the database is down, full, read-only or damaged, or lacks our tables
+│   │   └── CommitUnknown  the connection was lost during a commit, which may have succeeded
 │   └── LeaseLost     another server, or a cancel, ended this run or job
 └── ModelError        the model's provider failed; `kind` says how
 """
@@ -113,6 +114,20 @@ class DatabaseFailed(Unavailable):
     def __init__(self, message: str, kind: DatabaseFailure = "down") -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class CommitUnknown(DatabaseFailed):
+    """The connection was lost during a commit, which may have succeeded.
+
+    `result` is the result of the unit of work if it did.
+    """
+
+    def __init__(self, result: Any) -> None:
+        super().__init__(
+            "The connection to PostgreSQL was lost during a save, which may have succeeded. Check "
+            "the current state before you send it again."
+        )
+        self.result = result
 
 
 def database_summary(error: RicordoError) -> str:

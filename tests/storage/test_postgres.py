@@ -30,7 +30,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope, User
-from ricordo.errors import Collision, Invalid, NotFound, Unavailable
+from ricordo.errors import Collision, DatabaseFailed, Invalid, NotFound, Unavailable
 from ricordo.memory import commit as committing
 from ricordo.memory.commit import file_passages
 from ricordo.memory.edits import PassageDraft, WorkingMemory
@@ -50,6 +50,7 @@ from ricordo.storage import (
     users,
 )
 from ricordo.storage.engine import postgres as module
+from ricordo.storage.engine import shared_connections
 from ricordo.storage.engine.database import check, open_store
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.repository import Page
@@ -684,6 +685,91 @@ async def test_the_pool_is_bounded_and_callers_wait(tmp_path: Path) -> None:
     left = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{name_in(url)}'"  # noqa: S608 - our own name
     await until(f"SELECT 1 WHERE NOT EXISTS ({left})")
     server().drop(url)
+
+
+@pytest.fixture
+async def own(tmp_path: Path) -> AsyncIterator[PostgresStore]:
+    """A store with three threads and a database of its own."""
+    url = server().new_database()
+    opened = open_postgres(url, connections=3, backups=tmp_path)
+    yield opened
+    await opened.close()
+    server().drop(url)
+
+
+async def opened_at_once(store: PostgresStore, count: int) -> set[int]:
+    """Open connections with units that run at the same time; return their backends."""
+    together = threading.Barrier(count)
+
+    def work(tx: Transaction) -> int:
+        together.wait(LIMIT)
+        return backend(tx)
+
+    return set(await asyncio.gather(*(store.read(work) for _ in range(count))))
+
+
+def refuse_connections(store: PostgresStore) -> None:
+    """Let PostgreSQL refuse new connections to the store's database, as at its limit."""
+    server().run(f"ALTER DATABASE {store.engine.url.database} ALLOW_CONNECTIONS false")
+
+
+async def test_units_share_the_connections_when_the_server_refuses_another(
+    own: PostgresStore,
+) -> None:
+    (pid,) = await opened_at_once(own, 1)
+    refuse_connections(own)
+
+    def work(tx: Transaction) -> int:
+        time.sleep(0.01)
+        return backend(tx)
+
+    pids = await asyncio.gather(
+        *(own.write(work) if number % 2 else own.read(work) for number in range(12))
+    )
+    assert set(pids) == {pid}
+
+
+async def test_a_unit_without_a_connection_says_that_all_are_in_use(
+    own: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_connections, "_WAIT", 0.01)
+    begun, ends = threading.Event(), threading.Event()
+
+    def hold(_tx: Transaction) -> None:
+        begun.set()
+        ends.wait(LIMIT)
+
+    holding = asyncio.create_task(own.read(hold))
+    assert await asyncio.to_thread(begun.wait, LIMIT)
+    refuse_connections(own)
+    try:
+        with pytest.raises(DatabaseFailed, match=r"of this server \(1\) are in use") as caught:
+            await own.read(backend)
+        assert "not currently accepting connections" in str(caught.value)
+    finally:
+        ends.set()
+        await holding
+    await own.read(backend)
+
+
+async def test_one_lost_connection_shows_that_the_idle_ones_are_lost_too(
+    own: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ATTEMPTS", 2)
+    pids = await opened_at_once(own, 3)
+    for pid in pids:
+        kill(pid)
+    assert await own.read(backend) not in pids
+    assert len(own._connections) == 1
+
+
+async def test_a_lost_connection_leaves_the_others_open(own: PostgresStore) -> None:
+    pids = await opened_at_once(own, 3)
+    last = await own.read(backend)
+    kill(last)
+    refuse_connections(own)
+    assert await own.read(backend) in pids - {last}
+    assert len(own._connections) == 2
 
 
 # --- values ---

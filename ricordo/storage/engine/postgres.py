@@ -1,4 +1,4 @@
-"""PostgreSQL: a pool of worker threads with a connection each, retries and backups.
+"""PostgreSQL: worker threads that share connections, retries and backups.
 
 Writes are READ COMMITTED: a statement sees rows that were committed before it, and waits for rows
 that another transaction changed. A unit of work that writes a value computed from rows must
@@ -35,10 +35,11 @@ from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect
 from sqlalchemy.exc import DatabaseError, DBAPIError
 
 from ricordo.domain.clock import Backoff, Clock, SystemClock
-from ricordo.errors import DatabaseFailed, Invalid, Unavailable
+from ricordo.errors import CommitUnknown, DatabaseFailed, Invalid, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import back_up_postgres
 from ricordo.storage.engine.failures import kind_of, plain_errors, reason_of
+from ricordo.storage.engine.shared_connections import SharedConnections
 from ricordo.storage.engine.store import ENGINE_OPTIONS, Overtaken, SqlStore, Transaction, each
 from ricordo.storage.schema.columns import as_stored
 
@@ -139,7 +140,8 @@ registry.register("postgresql.ricordo", __name__, "PostgresDialect")
 class PostgresStore(SqlStore):
     """A database that several servers may share.
 
-    Each worker thread has one connection; callers wait for a free thread.
+    Each unit of work runs in a worker thread and borrows a connection. Callers wait for a free
+    thread.
     """
 
     begin_read = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -148,7 +150,11 @@ class PostgresStore(SqlStore):
     def __init__(self, engine: Engine, clock: Clock, connections: int) -> None:
         workers = ThreadPoolExecutor(connections, "postgres")
         super().__init__(engine, clock, workers, workers)
+        self._shared = SharedConnections(self._connect, self._connections)
         self._down_until = 0.0
+
+    def _connect(self) -> Connection:
+        return self.engine.connect()
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         with plain_errors(psycopg, _ADVICE):
@@ -177,8 +183,7 @@ class PostgresStore(SqlStore):
     def _max_attempts(self, retry: "_Retry") -> int:
         """Return the number of attempts for a unit of work.
 
-        While the server is known to be down, there are only two: the thread's old connection may
-        fail first.
+        While the server is known to be down, there are only two: an old connection may fail first.
         """
         if not retry.is_lost:
             return _ATTEMPTS
@@ -193,10 +198,9 @@ class PostgresStore(SqlStore):
         Raises:
             _Retry: Nothing was changed, and another attempt may succeed.
         """
-        is_done = False
+        results: list[T] = []  # the result, once only the commit is left
 
         def run(tx: Transaction) -> T:
-            nonlocal is_done
             try:
                 result = work(tx)
             except psycopg.Error:
@@ -205,13 +209,14 @@ class PostgresStore(SqlStore):
                 if tx.connection.connection.dbapi_connection.closed:  # type: ignore[union-attr]
                     tx.connection.invalidate()
                 raise
-            is_done = True  # only the commit is left
+            results.append(result)
             # SQLAlchemy's commit, which follows, then has nothing to send.
             self._note("COMMIT")
             _command(tx.connection, "COMMIT")
             return result
 
         try:
+            self._local.connection = self._shared.borrow()
             return self._run(begin, run)
         except Overtaken as error:
             raise _Retry(error) from error
@@ -222,16 +227,16 @@ class PostgresStore(SqlStore):
                 cause = error
             if _is_lost(cause) or self._is_broken():
                 self._drop_connection()
-                if is_done:
-                    raise DatabaseFailed(
-                        "The connection to PostgreSQL was lost during a save, which may have "
-                        "succeeded. Check the current state before you send it again."
-                    ) from error
+                if results:
+                    raise CommitUnknown(results[0]) from error
                 raise _Retry(error, is_lost=True) from error
             if isinstance(cause, _AGAIN):
                 raise _Retry(error) from error
             _require_storable(cause)
             raise
+        finally:
+            if connection := self._local.__dict__.pop("connection", None):
+                self._shared.give_back(connection)
 
     def _begin(self, connection: Connection, begin: str) -> None:
         self._note(begin)
@@ -253,9 +258,7 @@ class PostgresStore(SqlStore):
     def _drop_connection(self) -> None:
         connection: Connection | None = self._local.__dict__.pop("connection", None)
         if connection is not None:
-            self._connections.discard(connection)
-            connection.invalidate()
-            connection.close()
+            self._shared.drop(connection)
 
 
 def _command(connection: Connection, sql: str) -> None:
@@ -333,7 +336,7 @@ def open_postgres(
 
     Args:
         url: An address like postgresql://user:password@host/name.
-        connections: The number of worker threads, each with a connection.
+        connections: The number of worker threads, and the most connections.
         durability: "full" waits for the disk at each commit, whatever the server's default is. Any
             other value leaves that default.
         backups: The folder for a dump before a migration.

@@ -234,8 +234,7 @@ class Store(Protocol):
 class SqlStore:
     """The base of both stores.
 
-    It has worker threads with a connection each, prepared statements and a cache, and runs units of
-    work.
+    It has worker threads with connections, prepared statements and a cache, and runs units of work.
     """
 
     begin_read = "BEGIN"
@@ -386,7 +385,7 @@ def to_json(content: Any) -> str:
 
 
 ENGINE_OPTIONS: Mapping[str, Any] = {
-    "poolclass": NullPool,  # each worker thread keeps its connection
+    "poolclass": NullPool,  # the stores keep their connections themselves
     "hide_parameters": True,  # errors are logged, and they must not contain people's texts
     "json_serializer": to_json,
     "json_deserializer": orjson.loads,
