@@ -6,9 +6,11 @@ changed system message, the messages with their search index, the window, and th
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
 from ricordo.agents.followers import end_turn
@@ -25,6 +27,7 @@ from ricordo.agents.turn_context import (
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
+from ricordo.domain.clock import SECOND, Backoff
 from ricordo.domain.event import Compacted, StepSaved
 from ricordo.domain.message import (
     CompactionPart,
@@ -41,6 +44,7 @@ from ricordo.domain.redaction import without
 from ricordo.domain.run import Run, Step, StopReason, Trace
 from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
+from ricordo.errors import CommitUnknown, DatabaseFailed
 from ricordo.memory.commit import CommitOutcome, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edits import EditContext
@@ -55,6 +59,9 @@ from ricordo.tools.toolbox import failed_result
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+# While the database is down, a save is tried again until this time before the lease ends.
+LEASE_MARGIN = 2 * SECOND
+_SAVE_BACKOFF = Backoff(0.25, 2, 2)
 
 
 async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> StepSaved:
@@ -87,7 +94,7 @@ async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> S
         )
         return run, message
 
-    turn.run, message = await _finish(turn.runtime.store.write(save))
+    turn.run, message = await _finish(turn, save, lambda saved: saved[1].id)
     turn.window.append_saved([message])
     return StepSaved(turn.run.id, None, (message,))
 
@@ -191,7 +198,9 @@ async def save_step(
             state = cleared_state(state, turn.destination, turn.clearance, find_spans)
         return _SavedStep(run, state, record, new_messages, prompt_key)
 
-    saved = await _finish(turn.runtime.store.write(save))
+    saved = await _finish(
+        turn, save, lambda saved: saved.messages[-1].id if saved.messages else None
+    )
     turn.run = saved.run
     turn.state = saved.state
     turn.window.prompt_key = saved.prompt_key
@@ -337,26 +346,67 @@ async def save_compaction(
             runs.insert_trace(tx, trace)
         return run
 
-    turn.run = await _finish(turn.runtime.store.write(save))
+    turn.run = await _finish(turn, save, lambda _run: message.id)
     turn.window.replace(window)
     turn.reads.forget_results()
     return Compacted(turn.run.id, message, part.tokens_before, part.tokens_after)
 
 
-async def _finish(write: Awaitable[T]) -> T:
-    """Wait for a write even while being cancelled.
+async def _finish(
+    turn: TurnContext, save: Callable[[Transaction], T], id_of: Callable[[T], str | None]
+) -> T:
+    """Save, and wait for the write even while being cancelled.
 
-    Otherwise the turn's state could be older than the database.
+    Otherwise the turn's state could be older than the database. While the database is down, the
+    write is tried again until the run's lease is about to end: the model's answer is paid for.
+
+    Args:
+        turn: The turn.
+        save: The unit of work.
+        id_of: Returns the id of a message that `save` stored, from its result; None if it stores
+            none. Then it counts as saved if its commit is unknown.
     """
-    task = asyncio.ensure_future(write)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        # asyncio complains about an exception that is never retrieved.
-        if not task.cancelled() and (error := task.exception()):
-            log.info("a cancelled turn could not save its step", extra={"error": error})
-        raise
+    give_up_at: float | None = None
+    for attempt in count(1):
+        task = asyncio.ensure_future(turn.runtime.store.write(save))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            # asyncio complains about an exception that is never retrieved.
+            if not task.cancelled() and (error := task.exception()):
+                log.info("a cancelled turn could not save its step", extra={"error": error})
+            raise
+        except DatabaseFailed as failure:
+            if give_up_at is None:
+                lease_left = turn.run.lease_expires_at - turn.runtime.store.clock.now()
+                give_up_at = time.monotonic() + (lease_left - LEASE_MARGIN) / SECOND
+            pause = _SAVE_BACKOFF.seconds(attempt)
+            if failure.kind != "down" or time.monotonic() + pause > give_up_at:
+                raise
+            if isinstance(failure, CommitUnknown):
+                save = partial(_save_once, turn.run.id, save, failure.result, id_of(failure.result))
+        log.warning("a step could not be saved; it is tried again", extra={"run": turn.run.id})
+        await asyncio.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _save_once(
+    run_id: str,
+    save: Callable[[Transaction], T],
+    unknown: T,
+    message_id: str | None,
+    tx: Transaction,
+) -> T:
+    """Save, unless an earlier attempt with an unknown commit was stored; return what is stored.
+
+    `unknown` is the result of the earlier attempt, and `message_id` the id of its message.
+    """
+    # PostgreSQL may still be committing the earlier attempt, which has locked the run.
+    runs.lock(tx, run_id)
+    if message_id is None or messages.by_ids(tx, [message_id]):
+        return unknown
+    return save(tx)
 
 
 def _save_messages(

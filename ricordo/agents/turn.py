@@ -45,6 +45,8 @@ _POLL = 0.25
 # The error type of a run whose request cannot be carried out.
 INVALID_REQUEST = "invalid_request"
 RENEWAL = LEASE / SECOND / 3
+# Seconds after a failed renewal of a lease.
+_RENEWAL_AGAIN = 1.0
 # The waits before each attempt to save the end of a run again.
 CLOSE_AGAIN = Backoff(1, 2, 30)
 _STOP_REASONS: dict[str, StopReason] = {
@@ -174,6 +176,9 @@ class LiveRun:
         """Return True if the request caused the error; False for a fault of the server."""
         return False
 
+    def _note_renewal(self, _expires_at: int) -> None:
+        """Note the new end of the lease, in microseconds UTC."""
+
     async def _after_close(self, _run: Run) -> None:
         """React to a forced end, before readers learn of it."""
 
@@ -218,7 +223,9 @@ class LiveRun:
     async def _run_task(self) -> None:
         """Run the work to its end, and publish the end to every reader."""
         run = self._run
-        lease = asyncio.create_task(keep_lease(self._runtime, run, self._stop))
+        lease = asyncio.create_task(
+            keep_lease(self._runtime, run, self._stop, renewed=self._note_renewal)
+        )
         end_event: RunEnded | Failed = Failed(
             run, "internal_error", "The turn could not be ended; the next message heals it."
         )
@@ -323,21 +330,30 @@ class LiveRun:
             return
 
 
-async def keep_lease(runtime: Runtime, run: Run, stop: Callable[[], None]) -> None:
-    """Renew the run's lease until it is lost; then call `stop`."""
+async def keep_lease(
+    runtime: Runtime, run: Run, stop: Callable[[], None], *, renewed: Callable[[int], None]
+) -> None:
+    """Renew the run's lease until it is lost; then call `stop`.
+
+    Each renewal calls `renewed` with the new end of the lease.
+    """
     store = runtime.store
     token = run.lease_token or ""
+    pause = RENEWAL
     while True:
-        await asyncio.sleep(RENEWAL)
+        await asyncio.sleep(pause)
         until = store.clock.now() + LEASE
         try:
             is_held = await store.write(lambda tx: runs.renew(tx, run.id, token, until))  # noqa: B023 - awaited at once
         except Exception:
             log.exception("a lease could not be renewed", extra={"run": run.id})
+            pause = min(RENEWAL, _RENEWAL_AGAIN)
             continue
         if not is_held:
             stop()
             return
+        renewed(until)
+        pause = RENEWAL
 
 
 class Turn(LiveRun):
@@ -366,6 +382,9 @@ class Turn(LiveRun):
             is_local_user = self._context.request.scope.is_local_user
             add_note_job(tx, closed_run, is_local_user=is_local_user)
         return closed_run
+
+    def _note_renewal(self, expires_at: int) -> None:
+        self._context.run = replace(self._context.run, lease_expires_at=expires_at)
 
     async def _after(self, run: Run) -> None:
         for after_turn in self._runtime.after_turn:

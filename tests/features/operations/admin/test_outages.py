@@ -5,7 +5,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -13,6 +13,8 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
+from ricordo.agents import step_save
+from ricordo.agents.turn_start import LEASE
 from ricordo.api.call import ID_PREFIXES
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
@@ -209,9 +211,16 @@ def test_every_get_route_answers_503_without_the_database(
 
 
 def send_while_it_goes_away(
-    server: ServerInThread, database: Database, path: str
+    server: ServerInThread,
+    database: Database,
+    path: str,
+    *,
+    until: Callable[[], bool] = lambda: False,
 ) -> httpx2.Response:
-    """Send a message, and cut the database off while the model answers."""
+    """Send a message, and cut the database off while the model answers.
+
+    It is cut off until the answer has arrived, or until `until` returns True.
+    """
     gate = Gate(server)
     server.answers_with(gate)
     answers: list[httpx2.Response] = []
@@ -226,7 +235,9 @@ def send_while_it_goes_away(
     try:
         with database.outage():
             gate.open()
-            sending.join(LIMIT)
+            while sending.is_alive() and not until():
+                sending.join(0.05)
+        sending.join(LIMIT)
     finally:
         gate.open()
         server.forget()
@@ -235,8 +246,13 @@ def send_while_it_goes_away(
 
 @pytest.mark.parametrize("kind", ["", "/stream"])
 def test_a_turn_whose_database_goes_away_says_so_and_the_next_message_is_answered(
-    server: ServerInThread, database: Database, log: io.StringIO, kind: str
+    server: ServerInThread,
+    database: Database,
+    log: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
+    monkeypatch.setattr(step_save, "LEASE_MARGIN", LEASE)  # as if the lease were about to end
     with server.http() as http:
         agent = http.post("/v1/agents/", json={"model": MODEL}).json()["id"]
         answer = send_while_it_goes_away(server, database, f"/v1/agents/{agent}/messages{kind}")
@@ -248,6 +264,29 @@ def test_a_turn_whose_database_goes_away_says_so_and_the_next_message_is_answere
         wait_until_ready(http)
         again = http.post(f"/v1/agents/{agent}/messages", json={"input": "And now?"})
         assert again.status_code == 200, again.text
+    require_quiet(log)
+    server.provoked()
+
+
+def test_an_answer_whose_save_the_database_refuses_for_a_while_is_saved_once(
+    server: ServerInThread, database: Database, log: io.StringIO
+) -> None:
+    """The model's answer is paid for."""
+    with server.http() as http:
+        agent = http.post("/v1/agents/", json={"model": MODEL}).json()["id"]
+        answer = send_while_it_goes_away(
+            server,
+            database,
+            f"/v1/agents/{agent}/messages",
+            until=lambda: "a step could not be saved; it is tried again" in log.getvalue(),
+        )
+        assert answer.status_code == 200, answer.text
+        assert "Here I am." in answer.text
+        wait_until_ready(http)
+        saved = http.get(f"/v1/agents/{agent}/messages").json()
+        assert [one["content"] for one in saved if one["message_type"] == "assistant_message"] == [
+            "Here I am."
+        ]
     require_quiet(log)
     server.provoked()
 
