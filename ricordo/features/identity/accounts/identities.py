@@ -96,7 +96,7 @@ def list_identities(
     identifier_key: str | None = None,
     identity_type: Annotated[Kind | None, Query()] = None,
 ) -> list[Json]:
-    """Return the users as identities, the newest first."""
+    """Return the users as identities, by default the newest first."""
     page = users.page(
         tx,
         context.scope,

@@ -134,7 +134,10 @@ async def create_key(
 def list_keys(
     tx: Transaction, context: RequestContext, paging: Paged, organization: InOrganization = None
 ) -> list[Json]:
-    """Return the organization's keys, including expired and revoked ones, the newest first."""
+    """Return the organization's keys, including expired and revoked ones.
+
+    By default, the newest are first. With `user_id`, only that user's keys are returned.
+    """
     if paging.user_id:
         user_id = context.scope.subject
     else:

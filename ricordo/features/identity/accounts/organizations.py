@@ -36,7 +36,7 @@ class OrganizationResponse(ResponseModel):
 def list_organizations(
     tx: Transaction, context: RequestContext, paging: Paged
 ) -> list[Organization]:
-    """Return the organizations of this server, the newest first."""
+    """Return the organizations of this server, by default the newest first."""
     require_operator(context.scope)
     return organizations.page(tx, paging.page())
 

@@ -81,7 +81,7 @@ UserUpdate.take_back(UserResponse)
 def list_users(
     tx: Transaction, context: RequestContext, paging: Paged, name: str | None = None
 ) -> list[User]:
-    """Return the users of the organization, the newest first."""
+    """Return the users of the organization, by default the newest first."""
     return users.page(tx, context.scope, paging.page(), name=name)
 
 

@@ -115,7 +115,7 @@ async def make_invitations(context: RequestContext, body: InvitationsRequest) ->
 @router.get("", response_model=list[InvitationResponse])
 @needs(ADMIN)
 def list_invitations(tx: Transaction, context: RequestContext, paging: Paged) -> list[Json]:
-    """Return the organization's invitations, the newest first."""
+    """Return the organization's invitations, by default the newest first."""
     links = queries.page(tx, context.scope, paging.page())
     people = {user.id: user for user in users.ROWS.by_ids(tx, [link.user_id for link in links])}
     return [

@@ -65,7 +65,10 @@ def list_facts(
         str | None, Query(description="Only facts after the one with this id.")
     ] = None,
 ) -> list[Json]:
-    """List the user's facts that hold now, or held at a time, newest first."""
+    """List the user's facts, newest first: by default the current ones.
+
+    With `as_of`, these are the facts that held at a time.
+    """
     user = users.require(tx, context.scope, user_id)
     if as_of is not None and state is not None:
         raise Invalid("Send either as_of or state, not both.")

@@ -107,7 +107,7 @@ Parameters = Annotated[AuditParameters, Depends()]
 def list_rows(
     tx: Transaction, context: RequestContext, paging: Paged, parameters: Parameters
 ) -> list[Json]:
-    """List the organization's changes and refusals, the newest first."""
+    """List the organization's changes and refusals, by default the newest first."""
     rows = queries.page(
         tx, context.scope.organization_id, paging.page(), parameters.row_filter(context)
     )
