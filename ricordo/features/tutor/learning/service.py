@@ -124,7 +124,8 @@ def course_with_skills(tx: Transaction, scope: Scope, name: str) -> Course:
         name: The course's name.
 
     Raises:
-        NotFound: There is no such course, it was never applied, or it has no skills.
+        NotFound: There is no such course, it was never applied in this version, or it has no
+            skills.
     """
     stored = courses.get(tx, scope, name)
     course = applied_course(stored.source, stored.name)
@@ -153,8 +154,8 @@ def learner_of(tx: Transaction, user: User, course: Course) -> Learner:
 def learning_of(tx: Transaction, user: User) -> list[tuple[Learner, list[SkillState]]]:
     """Return the courses with skills in which the user takes part, each with its states.
 
-    A user takes part after talking with an agent of the course, or if a fact of the course is
-    stored. The number of statements does not depend on the number of courses.
+    A user takes part after talking with an agent of the course, or if a current or waiting fact of
+    the course is stored. The number of statements does not depend on the number of courses.
 
     Args:
         tx: The transaction, or a read.
@@ -326,7 +327,7 @@ def note(tx: Transaction, learner: Learner, observation: Observation) -> UserFac
 def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
     """Store a level with its observations as the policy allows, and return its fact.
 
-    The level waits for the student while one of its observations waits.
+    The level waits for the student if one of the skill's observations waits now.
 
     Args:
         tx: The transaction.

@@ -237,6 +237,8 @@ def look(tx: Transaction, task_id: str, due_ids: frozenset[str] | None = None) -
         return 0
     if agents.find(tx, Scope(task.organization_id), task.agent_id) is None:
         return 0  # its windows wait until the course creates the agent again
+    if task.course and course_task_of(tx, task) is None:
+        return 0  # its windows wait until the course's file can be read
     queries.mend_future_runs(tx, task.id, now)
     if task.cron and (task.next_at is None or task.next_at > now):
         _plan_sooner(tx, task, now)
@@ -277,7 +279,10 @@ def _with_due(tx: Transaction, task: BackgroundTask, windows: dict[str, int]) ->
 
 
 def _idle_windows(tx: Transaction, task: BackgroundTask, now: int) -> dict[str, int]:
-    """Return the last activity of each idle user without a run since then."""
+    """Return the last activity of each idle user without a run since then.
+
+    Users whose last run was within the task's cooldown are left out.
+    """
     since = now - task.active_days * DAY
     idle_before = now - (task.idle_minutes or 0) * _MINUTE
     cooled_before = now - (task.cooldown_minutes or 0) * _MINUTE
@@ -332,7 +337,7 @@ def wake(tx: Transaction) -> None:
 def _zoned(expression: str, timezone: str | None, default_timezone: str) -> str:
     """Return the expression with its time zone, or the default one, in front.
 
-    Raises Invalid.
+    UTC is left out, since it is the zone of an expression without one. Raises Invalid.
     """
     expression_timezone = cron.parse(expression, timezone).timezone
     if cron.names_zone(expression):
@@ -472,6 +477,9 @@ def _skip_reason(
         return "The user is disabled."
     if not task.enabled and run.trigger != "manual":
         return "The task was disabled before this run."
+    if task.course and course_task_of(tx, task) is None:
+        # Without the file, the tools that the task may use are unknown.
+        return "The course's file no longer defines this task, or cannot be read."
     try:
         agents.require(tx, scope, task.agent_id)
     except NotFound:

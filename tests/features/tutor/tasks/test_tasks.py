@@ -225,6 +225,30 @@ def test_a_course_defines_its_tasks_and_keeps_them_paused(
     assert ok(http.get("/background/tasks")) == []
 
 
+def test_the_tasks_of_a_course_wait_while_its_file_cannot_be_read(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
+    run_task_jobs(server)
+    say(http, coach, "ada", "Hello")
+    pass_minutes(server, 61)
+
+    def set_source(tx: Transaction, source: str) -> None:
+        tx.run(update(courses).values(source=source))
+
+    # For example, an update of the server no longer accepts the file.
+    server.write(partial(set_source, source="no TOML"))
+    run_task_jobs(server)
+    assert runs_of(http) == []
+    start(http, user_id="ada")
+    run_task_jobs(server)
+    (run,) = runs_of(http)
+    assert (run["status"], run["step_count"]) == ("skipped", 0)
+    assert run["problem"].startswith("The course's file no longer defines this task")
+    server.write(partial(set_source, source=COURSE))
+    run_task_jobs(server)
+    assert [run["status"] for run in runs_of(http)] == ["done", "skipped"]
+
+
 def test_a_task_can_be_created_changed_run_and_deleted(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
