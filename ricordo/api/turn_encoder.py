@@ -17,6 +17,7 @@ from ricordo.domain.event import (
     Failed,
     ReasoningDelta,
     RunEnded,
+    SpeakerFailed,
     StepSaved,
     TextDelta,
     ToolCallDelta,
@@ -68,9 +69,9 @@ class TurnEncoder:
                 return self._messages([event.message])
             case Compacted():
                 return self._messages([event.summary])
-            case ToolProgress():
-                progress: Json = {"tool_call_id": event.call_id, "progress": event.text}
-                return [self._numbered({**ping_json(event.run_id, None, self._clock), **progress})]
+            case ToolProgress() | SpeakerFailed():
+                ping = ping_json(event.run_id, None, self._clock)
+                return [self._numbered(ping | _notice_fields(event))]
             case RunEnded():
                 ends = [StopReasonResponse.of(event.run)]
                 if event.run.stop_reason != "cancelled":
@@ -225,6 +226,12 @@ def ping_json(run_id: str, number: int | None, clock: Clock) -> Json:
         "run_id": run_id,
         "seq_id": number,
     }
+
+
+def _notice_fields(event: ToolProgress | SpeakerFailed) -> Json:
+    if isinstance(event, ToolProgress):
+        return {"tool_call_id": event.call_id, "progress": event.text}
+    return {"speaker": event.speaker, "error_type": event.kind, "message": event.message}
 
 
 def _piece(wire: Json) -> tuple[str, ...]:

@@ -75,6 +75,19 @@ class ToolProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeakerFailed:
+    """A member of a group did not answer, and the talk continues without it.
+
+    `kind` is the error type on the wire.
+    """
+
+    run_id: str
+    speaker: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepSaved:
     """A step is saved, with these messages in order.
 
@@ -132,6 +145,7 @@ Event = (
     | Delta
     | MessageRestarted
     | ToolProgress
+    | SpeakerFailed
     | StepSaved
     | ApprovalAsked
     | Compacted

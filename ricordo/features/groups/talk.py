@@ -37,15 +37,26 @@ from ricordo.domain.event import (
     ReasoningDelta,
     RunEnded,
     RunStarted,
+    SpeakerFailed,
     StepSaved,
     TextDelta,
     ToolCallDelta,
     ToolProgress,
 )
 from ricordo.domain.message import EventPart, Message, TextPart
-from ricordo.domain.run import Run, StopReason
+from ricordo.domain.run import INTERRUPTED, Run, StopReason
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, Conflict, Invalid, LeaseLost, NotFound, RicordoError, Unavailable
+from ricordo.errors import (
+    Busy,
+    Conflict,
+    DatabaseFailed,
+    Invalid,
+    LeaseLost,
+    ModelError,
+    NotFound,
+    RicordoError,
+    Unavailable,
+)
 from ricordo.features.groups.options import GroupSettings
 from ricordo.features.groups.talk_plan import Entry, EntryKind, Speaker, named_member, next_in_order
 from ricordo.features.groups.talk_prompts import (
@@ -121,6 +132,26 @@ class _OutOfTurns(Exception):
     """The talk reached the limit of turns of one request."""
 
 
+def _ends_talk(error: PartFailed | RicordoError) -> bool:
+    """Return whether the talk ends with this failure of a member, and not only the member's turn.
+
+    It does if somebody cancelled the turn, or if the server or its database stops the talk.
+    """
+    if isinstance(error, PartFailed):
+        event = error.end_event
+        return not isinstance(event, Failed) or event.kind == INTERRUPTED
+    return isinstance(error, LeaseLost | DatabaseFailed)
+
+
+def _reason_of(error: PartFailed | RicordoError) -> tuple[str, str]:
+    """Return the error's type on the wire, and its sentence."""
+    if isinstance(error, PartFailed) and isinstance(error.end_event, Failed):
+        return error.end_event.kind, error.end_event.message
+    if isinstance(error, ModelError):
+        return error.kind, str(error)
+    return "internal_error", str(error)
+
+
 @dataclass(slots=True)
 class _TurnEnd:
     """The end of a turn in the talk, with the texts of the turn."""
@@ -151,6 +182,10 @@ class Talk(LiveRun):
         self._number = 0
         self._last: _TurnEnd | None = None
         self._notes: list[str] = []
+        # The first failure of a member, until one of them answers.
+        self._failure: PartFailed | RicordoError | None = None
+        self._has_answer = False
+        self._is_manager_silent = False
         self._most_turns = GroupSettings.current().group_turns
 
     @property
@@ -198,7 +233,7 @@ class Talk(LiveRun):
                 new_messages = self._history.missing(speaker.id)
             else:
                 new_messages = []
-            async for event in self._turn(
+            async for event in self._turn_or_failure(
                 speaker, "resumed", new_messages, approval=self._request.approval
             ):
                 yield event
@@ -209,6 +244,8 @@ class Talk(LiveRun):
         }
         async for event in kinds[self._plan.kind]():
             yield event
+        if self._failure and not self._has_answer:
+            raise self._failure
 
     async def _round_robin(self) -> AsyncIterator[Event]:
         members = self._plan.members
@@ -228,11 +265,11 @@ class Talk(LiveRun):
             if self._last is None or plan.manager is None or self._last.agent_id != plan.manager.id:
                 async for event in self._ask_manager(last, is_again=False):
                     yield event
-            speaker = named_member(self._last_text(), plan.members, excluded)
+            speaker = self._named_speaker(excluded)
             if speaker is None and len(plan.members) > 1:
                 async for event in self._ask_manager(last, is_again=True):
                     yield event
-                speaker = named_member(self._last_text(), plan.members, excluded)
+                speaker = self._named_speaker(excluded)
             if speaker is None:
                 speaker = next_in_order(plan.members, last)
                 self._notes.append(
@@ -245,6 +282,11 @@ class Talk(LiveRun):
                 )
             async for event in self._speak(speaker):
                 yield event
+
+    def _named_speaker(self, excluded: str | None) -> Speaker | None:
+        if self._is_manager_silent:
+            return None  # the last text is a member's
+        return named_member(self._last_text(), self._plan.members, excluded)
 
     async def _supervisor(self) -> AsyncIterator[Event]:
         if self._record.before or self._plan.manager is None:
@@ -267,13 +309,16 @@ class Talk(LiveRun):
                     "user", (EventPart(_GO_ON),), otid=self._otid(), group_id=self._plan.group_id
                 )
             ]
-        async for event in self._turn(member, "speaker", new_messages):
+        async for event in self._turn_or_failure(member, "speaker", new_messages):
             yield event
 
     async def _ask_manager(self, last_id: str | None, *, is_again: bool) -> AsyncIterator[Event]:
-        """Ask the manager of a dynamic group for the next speaker."""
+        """Ask the manager of a dynamic group for the next speaker.
+
+        A manager that has failed in this talk is not asked again.
+        """
         manager = self._plan.manager
-        if manager is None:
+        if manager is None or self._is_manager_silent:
             return
         members = self._plan.members
         names = [member.name for member in members if member.id != last_id or len(members) == 1]
@@ -289,8 +334,53 @@ class Talk(LiveRun):
             group_id=self._plan.group_id,
             egress=join(*(entry.message.egress for entry in self._history.utterances)),
         )
-        async for event in self._turn(manager, "manager", [question]):
+        async for event in self._turn_or_failure(manager, "manager", [question]):
             yield event
+
+    async def _turn_or_failure(
+        self,
+        speaker: Speaker,
+        kind: EntryKind,
+        new_messages: Sequence[NewMessage],
+        *,
+        approval: Approval | None = None,
+    ) -> AsyncIterator[Event]:
+        """Take one turn; if only its speaker fails, report that, so that the others go on.
+
+        Raises what `_turn` raises, and failures that end the talk.
+        """
+        number = self._number
+        try:
+            async for event in self._turn(speaker, kind, new_messages, approval=approval):
+                yield event
+            self._has_answer |= kind != "manager"
+        except (PartFailed, RicordoError) as error:
+            has_run = len(self._record.turns) > number
+            if _ends_talk(error) or (kind == "resumed" and not has_run):
+                raise
+            if not has_run:
+                await self._note_missing_run(number, Entry(speaker.id, kind))
+            if kind == "manager":
+                self._is_manager_silent = True
+            else:
+                self._failure = self._failure or error
+            error_type, reason = _reason_of(error)
+            self._notes.append(f"{speaker.name} did not answer: {reason}")
+            yield SpeakerFailed(self._run.id, speaker.name, error_type, reason)
+
+    async def _note_missing_run(self, number: int, entry: Entry) -> None:
+        """Record a turn that could not begin, so that later turns keep their numbers."""
+
+        def save(tx: Transaction) -> TalkRecord:
+            talk = self._noting_run(tx, is_asked=False)
+            record = TalkRecord.from_json(talk.metadata)
+            if number == len(record.turns):
+                record = replace(record, turns=(*record.turns, entry))
+                runs.save_metadata(tx, replace(talk, metadata=record.to_json()))
+            return record
+
+        self._record = await self._runtime.store.write(save)
+        self._last = _TurnEnd(entry.agent_id)
 
     async def _turn(
         self,

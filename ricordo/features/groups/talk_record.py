@@ -202,7 +202,7 @@ def with_totals(tx: Transaction, run: Run, record: TalkRecord) -> Run:
     parts = runs.by_ids(tx, run.part_ids)
     usage = sum((part.usage for part in parts), Usage())
     counts = {name: getattr(usage, name) for name in runs.TOKENS}
-    steps = len(record.turns)
+    steps = sum(bool(entry.run_ids) for entry in record.turns)
     if record.plan.kind == "supervisor":
         turn_run_ids = {run_id for entry in record.turns for run_id in entry.run_ids}
         steps = sum(part.step_count for part in parts if part.id in turn_run_ids)
@@ -338,7 +338,7 @@ def history_of_talk(
         for talk_id, start in starts:
             if start == number:
                 history.utterances += input_of_talk(tx, plan, talk_id)
-        if number < len(entries):
+        if number < len(entries) and entries[number].run_ids:
             history.add_turn(plan, entries[number], utterances_of(tx, plan, entries[number]))
     return history
 

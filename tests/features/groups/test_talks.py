@@ -3,12 +3,15 @@
 People are kept apart.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from letta_client.types.agents import Run
 
 from ricordo.agents.run_end import heal
-from ricordo.domain.model import ModelRequest
+from ricordo.domain.message import ReasoningPart
+from ricordo.domain.model import ModelReply, ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line
 from ricordo.storage import runs
@@ -163,26 +166,139 @@ def test_cancelling_a_talk_cancels_the_members_turn_and_keeps_messages(api: Api)
     ]
 
 
-def test_a_model_error_of_a_member_ends_the_talk_and_keeps_messages(api: Api) -> None:
-    def answer(request: ModelRequest) -> Line:
-        return ModelError("llm_error", "No.") if speaker_of(request) == "Ben" else "I am Ann."
+def failing(*names: str, line: Line | None = None) -> Callable[[ModelRequest], Line]:
+    """Return a model that fails for these members, and for the manager as ""."""
 
-    api.server.answers_with(answer)
+    def answer(request: ModelRequest) -> Line:
+        name = speaker_of(request)
+        return (line or ModelError("llm_error", "No.")) if name in names else f"I am {name}."
+
+    return answer
+
+
+def talk_of(api: Api, agent_id: str) -> Run:
+    """Return the newest talk that is led by this agent."""
+    rows = api.client.runs.list(agent_id=agent_id, order="desc")
+    return next(run for run in rows if (run.metadata or {}).get("plan"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ModelError("llm_error", "No."),
+        ModelError("llm_bad_request", "Not like this."),
+        ModelReply((ReasoningPart("Let me see."),), finish="length"),
+    ],
+)
+@pytest.mark.parametrize("name", ["Ann", "Ben", "Cleo"])
+def test_the_others_go_on_if_a_member_fails(api: Api, name: str, line: Line) -> None:
+    api.server.answers_with(failing(name, line=line))
     group, agents = panel(api, "Ann", "Ben", "Cleo")
-    response = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."})
-    assert (response.status_code, response.json()["error"]["type"]) == (500, "llm_error")
-    assert [one["content"] for one in group_messages(api, agents["Cleo"], group)] == [
-        "Hello.",
-        "I am Ann.",
+    others = [other for other in agents if other != name]
+    answer = say(api, group)
+    words = [one for one in answer["messages"] if one["message_type"] == "assistant_message"]
+    assert [one["content"] for one in words] == [f"I am {other}." for other in others]
+    heard = [one["content"] for one in group_messages(api, agents[others[-1]], group)]
+    assert heard[-2:] == [f"I am {other}." for other in others]
+    run = talk_of(api, agents["Ann"])
+    assert (run.status, run.stop_reason) == ("completed", "end_turn")
+    (note,) = (run.metadata or {})["notes"]
+    assert note.startswith(f"{name} did not answer: ")
+    (failed,) = [
+        one for one in api.client.runs.list(agent_id=agents[name]) if one.status == "failed"
     ]
-    (run,) = [
-        one
-        for one in api.client.runs.list(agent_id=agents["Ann"])
-        if (one.metadata or {}).get("plan")
-    ]
-    assert (run.status, run.stop_reason) == ("failed", "llm_api_error")
+    assert any(failed.id in turn["run_ids"] for turn in (run.metadata or {})["turns"])
     api.server.answers_with(speaking())
     assert names_of(say(api, group)) == ["Ann", "Ben", "Cleo"]
+
+
+def test_a_member_that_fails_is_named_in_the_stream_which_continues(api: Api) -> None:
+    api.server.answers_with(failing("Ann"))
+    group, _ = panel(api, "Ann", "Ben")
+    body = {"input": "Hello.", "include_pings": False}
+    events = [
+        event
+        for _, event in events_of(
+            api.http.post(f"/v1/groups/{group}/messages/stream", json=body).text
+        )
+    ]
+    (failure,) = [one for one in events if one != "[DONE]" and "speaker" in one]
+    assert (
+        failure["message_type"],
+        failure["speaker"],
+        failure["error_type"],
+        failure["message"],
+    ) == (
+        "ping",
+        "Ann",
+        "llm_error",
+        "No.",
+    )
+    kinds = [one if one == "[DONE]" else one["message_type"] for one in events]
+    assert kinds == ["ping", "assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
+
+
+def test_a_talk_in_which_every_member_fails_has_failed(api: Api) -> None:
+    api.server.answers_with(failing("Ann", "Ben"))
+    group, agents = panel(api, "Ann", "Ben")
+    response = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."})
+    assert (response.status_code, response.json()["error"]["type"]) == (500, "llm_error")
+    run = talk_of(api, agents["Ann"])
+    assert (run.status, run.stop_reason) == ("failed", "llm_api_error")
+    assert len((run.metadata or {})["notes"]) == 2
+    api.server.answers_with(speaking())
+    assert names_of(say(api, group)) == ["Ann", "Ben"]
+
+
+def test_a_member_whose_turn_cannot_begin_is_skipped_and_hears_the_talk(api: Api) -> None:
+    api.server.answers_with(failing())
+    group, agents = panel(api, "Ann", "Ben", "Cleo", max_turns=4)
+    limit = {"daily_tokens": 1}
+    assert api.http.patch(f"/v1/agents/{agents['Ben']}/budget", json=limit).status_code == 200
+    api.client.agents.messages.create(agents["Ben"], input="Spend it.")
+    answer = say(api, group)
+    assert names_of(answer) == ["Ann", "Cleo", "Ann"]
+    assert answer["usage"]["step_count"] == 3
+    heard = [one["content"] for one in group_messages(api, agents["Ben"], group)]
+    assert heard == ["Hello all.", "I am Ann.", "I am Cleo.", "I am Ann."]
+    run = talk_of(api, agents["Ann"])
+    turns = [(turn["agent_id"], len(turn["run_ids"])) for turn in (run.metadata or {})["turns"]]
+    assert turns == [
+        (agents[name], runs_of_turn)
+        for name, runs_of_turn in (("Ann", 1), ("Ben", 0), ("Cleo", 1), ("Ann", 1))
+    ]
+    assert "budget" in (run.metadata or {})["notes"][0]
+
+
+def test_members_speak_by_their_order_if_the_manager_fails(api: Api) -> None:
+    api.server.answers_with(failing(""))
+    manager = new_agent(api, "Maria")
+    members = [new_agent(api, name) for name in ("Ann", "Ben", "Cleo")]
+    group = new_group(api, "dynamic", members, manager_agent_id=manager)
+    assert names_of(say(api, group)) == ["Ann", "Ben", "Cleo"]
+    # Its failure would be repeated before each turn.
+    assert len([one for one in api.server.model.requests if not speaker_of(one)]) == 1
+    (lead,) = [one for one in (members[0], manager) if _has_talk(api, one)]
+    assert (talk_of(api, lead).metadata or {})["notes"][0] == "Maria did not answer: No."
+
+
+def _has_talk(api: Api, agent_id: str) -> bool:
+    return any((run.metadata or {}).get("plan") for run in api.client.runs.list(agent_id=agent_id))
+
+
+def test_the_manager_chooses_again_after_a_member_failed(api: Api) -> None:
+    def answer(request: ModelRequest) -> Line:
+        name = speaker_of(request)
+        if name == "Ann":
+            return ModelError("llm_error", "No.")
+        return f"I am {name}." if name else next(choices)
+
+    choices = iter(["Ann", "Ben"])
+    api.server.answers_with(answer)
+    manager = new_agent(api, "Maria")
+    members = [new_agent(api, name) for name in ("Ann", "Ben")]
+    group = new_group(api, "dynamic", members, manager_agent_id=manager)
+    assert names_of(say(api, group)) == ["Maria", "Maria", "Ben"]
 
 
 def test_the_groups_message_list_shows_each_message_once_and_pages(api: Api) -> None:
