@@ -387,8 +387,9 @@ class _Rewriting:
                 "value": self.changes.text(text_key, row.value),
                 **self.changes.settings(text_key, {"metadata": row.metadata}),
             }
-            if row.description:
-                values["description"] = self.changes.words(text_key, row.description)
+            for name in ("title", "description"):
+                if old_words := getattr(row, name):
+                    values[name] = self.changes.words(text_key, old_words)
             changed = {name: new for name, new in values.items() if new != getattr(row, name)}
             count += bool(changed)
             head = self._new_commit(row.head)

@@ -27,6 +27,7 @@ from ricordo.storage.schema.memory_tables import (
     blobs,
     blocks,
     blocks_log,
+    chains,
     commits,
     is_in_chain,
     proposals,
@@ -135,6 +136,7 @@ class BlockSource:
                 "block",
                 row.label,
                 row.value,
+                row.title,
                 row.description,
                 *strings_in(row.metadata, is_free=True),
             )
@@ -205,8 +207,10 @@ def _changes(
     return TextChanges(text, words, settings)
 
 
-def labels_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]:
-    """Return the block names that mention the fact. Forgetting changes no names.
+def labels_with(tx: Transaction, owned: Belongings, needle: Needle) -> tuple[list[str], list[str]]:
+    """Return the names of blocks that mention the fact, and the former ones that do.
+
+    Forgetting changes no names. Former names, also of deleted blocks, stay in the history.
 
     Args:
         tx: The transaction.
@@ -214,7 +218,19 @@ def labels_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]
         needle: The fact.
     """
     statement = select(blocks.c.label).where(blocks.c.chain_id.in_(owned.chains)).distinct()
-    return [row.label for row in tx.all(statement) if _says(row.label, needle)]
+    labels = {row.label for row in tx.all(statement)}
+    of_history = (
+        select(commits.c.label)
+        .join(chains, chains.c.seq == commits.c.chain)
+        .where(chains.c.id.in_(owned.chains))
+        .distinct()
+    )
+    former = {row.label for row in tx.all(of_history)} - labels
+    return _saying(labels, needle), _saying(former, needle)
+
+
+def _saying(labels: Set[str], needle: Needle) -> list[str]:
+    return sorted(label for label in labels if _says(label, needle))
 
 
 def _says(label: str, needle: Needle) -> bool:

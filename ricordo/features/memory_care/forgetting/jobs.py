@@ -267,8 +267,13 @@ class ForgettingWork(PortionedWork[Forgetting]):
         needle = self.state.needle
         remains = await self._store.read(lambda tx: shared_blocks_with(tx, owned, needle))
         # The receipt does not hold the forgotten words, so it only counts the names.
-        if labels := await self._store.read(lambda tx: labels_with(tx, owned, needle)):
+        labels, former = await self._store.read(lambda tx: labels_with(tx, owned, needle))
+        if labels:
             remains.append(f"Names of blocks that say it, and stay: {len(labels)}.")
+        if former:
+            remains.append(
+                f"Former names of blocks that say it, and stay in the history: {len(former)}."
+            )
         unchosen = 0
         for source in () if self.state.takes_all else self._sources:
             if not getattr(source, "follows", False):

@@ -166,11 +166,15 @@ async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Previ
             found_items = await find_all(runtime, source, owned, needle)
             items += [item for item in found_items if not item.follows]
     remains = await runtime.store.read(lambda tx: shared_blocks_with(tx, owned, needle))
-    labels = await runtime.store.read(lambda tx: labels_with(tx, owned, needle))
+    labels, former = await runtime.store.read(lambda tx: labels_with(tx, owned, needle))
     remains += [
         f'The name of the block "{label}" says it too, and names are not changed. Rename the block '
         "if agents should not read its name; the history keeps the old one."
         for label in labels
+    ]
+    remains += [
+        f'The former block name "{label}" says it too, and stays in the history.'
+        for label in former
     ]
     return Preview(tuple(items[:MOST_ITEMS]), tuple(remains), len(items) > MOST_ITEMS)
 

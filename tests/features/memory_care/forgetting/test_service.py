@@ -35,7 +35,7 @@ from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import conversations as conversations_table
 from ricordo.storage.schema.core_tables import jobs as jobs_table
 from tests.conftest import BOTH
-from tests.memory.steps import put
+from tests.memory.steps import owned_of, put
 from tests.seams import make
 from tests.seams.stage import Stage
 from tests.seams.stores import killed_after
@@ -517,3 +517,41 @@ async def test_names_of_blocks_that_say_it_are_listed_and_counted_in_the_receipt
     (receipt,) = (stage.runtime.settings.data_dir / "receipts").glob("*.json")
     assert "Names of blocks that say it, and stay: 1." in receipt.read_text()
     assert "lactose" not in receipt.read_text()
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize("label", ["lactose-intolerance", "health/lactose_intolerance"])
+async def test_former_names_of_blocks_that_say_it_are_listed_and_counted(
+    stage: Stage, label: str, is_deleted: bool
+) -> None:
+    await put(stage.store, label, "No milk.")
+
+    def end(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, SCOPE, "ada")
+        if is_deleted:
+            user_memory.delete(tx, owned, label, owned.owner)
+        else:
+            user_memory.rename(tx, owned, label, "food", owned.owner)
+
+    await stage.store.write(end)
+    listed = await service.preview(stage.runtime, SCOPE, "ada", "lactose intolerance")
+    assert [sentence for sentence in listed.remains if f'"{label}"' in sentence] == [
+        f'The former block name "{label}" says it too, and stays in the history.'
+    ]
+    await service.forget(stage.runtime, SCOPE, "ada", "lactose intolerance", ALL)
+    await finish_jobs(stage)
+    (receipt,) = (stage.runtime.settings.data_dir / "receipts").glob("*.json")
+    assert "Former names of blocks that say it, and stay in the history: 1." in receipt.read_text()
+    assert "lactose" not in receipt.read_text()
+
+
+async def test_the_title_of_a_block_forgets_too(stage: Stage) -> None:
+    await put(stage.store, "food", "No milk.", title="Her lactose intolerance")
+    listed = await service.preview(stage.runtime, SCOPE, "ada", "lactose intolerance")
+    assert "block" in {item.kind for item in listed.items}
+    await service.forget(stage.runtime, SCOPE, "ada", "lactose intolerance", ALL)
+    await finish_jobs(stage)
+    assert await stage.store.read(lambda tx: in_tables(tx, "lactose")) == []
+    owned = await owned_of(stage.store)
+    block = await stage.store.read(lambda tx: user_memory.require(tx, owned, "food"))
+    assert (block.title, block.value) == (MARK, "No milk.")
