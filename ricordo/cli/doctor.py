@@ -194,11 +194,8 @@ def _database(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
         case "sound":
             return _schema(str(path), database.schema, f"{_size(database.size)}, sound")
         case "shared":
-            vectors = (
-                f"with pgvector {database.vectors}" if database.vectors else "without pgvector"
-            )
             name = f"{database.name} on PostgreSQL {database.version}"
-            return _schema(name, database.schema, f"{_size(database.size)}, {vectors}")
+            return _schema(name, database.schema, f"{_size(database.size)}, {database.vectors}")
 
 
 def _absent(path: Path) -> DoctorFinding:

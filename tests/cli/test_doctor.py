@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 
 from ricordo import __version__
@@ -196,6 +197,15 @@ async def test_a_long_waiting_job_is_a_warning_only_with_a_running_server(
     await store.close()
     level, text = (await found_in_thread())["jobs"]
     assert (level, text.startswith("1 waiting (one for ")) == ("ok", True)
+
+
+async def test_pgvector_counts_only_if_the_database_has_the_extension(data: Path, url: str) -> None:
+    await open_postgres(url, backups=data, clock=ManualClock()).close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        assert "with pgvector 0." in (await found_in_thread())["database"][1]
+        connection.execute("DROP EXTENSION vector CASCADE")
+    assert "without the extension of pgvector 0." in (await found_in_thread())["database"][1]
 
 
 @pytest.mark.parametrize(

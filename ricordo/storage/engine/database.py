@@ -50,7 +50,7 @@ class DatabaseStatus:
         size: The size in bytes.
         version: The version of the PostgreSQL server.
         name: The name of the PostgreSQL database.
-        vectors: The version of pgvector; None if the server does not have it.
+        vectors: A phrase about pgvector in the PostgreSQL database.
         servers: The number of connections of Ricordo servers, on PostgreSQL.
     """
 
@@ -60,7 +60,7 @@ class DatabaseStatus:
     size: int = 0
     version: str = ""
     name: str = ""
-    vectors: str | None = None
+    vectors: str = ""
     servers: int = 0
 
 

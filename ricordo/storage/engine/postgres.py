@@ -424,10 +424,8 @@ def first_connection(engine: Engine) -> Connection:
         ) from None
 
 
-def describe(connection: Connection) -> tuple[int, str, str, str | None]:
-    """Return the database's bytes, the server's version, its name, and pgvector's version.
-
-    pgvector's version is None if the server does not have it.
+def describe(connection: Connection) -> tuple[int, str, str, str]:
+    """Return the database's bytes, the server's version, its name, and the state of pgvector.
 
     Args:
         connection: A connection to the database.
@@ -435,10 +433,16 @@ def describe(connection: Connection) -> tuple[int, str, str, str | None]:
     size, name = connection.exec_driver_sql(
         "SELECT pg_database_size(current_database()), current_database()"
     ).one()
-    vectors = connection.exec_driver_sql(
-        "SELECT coalesce(installed_version, default_version)"
+    row = connection.exec_driver_sql(
+        "SELECT installed_version, default_version"
         " FROM pg_available_extensions WHERE name = 'vector'"
-    ).scalar_one_or_none()
+    ).one_or_none()
+    if row is None:
+        vectors = "without pgvector"
+    elif row.installed_version is None:
+        vectors = f"without the extension of pgvector {row.default_version}"
+    else:
+        vectors = f"with pgvector {row.installed_version}"
     return int(size), server_version(connection), str(name), vectors
 
 

@@ -39,7 +39,10 @@ from ricordo.runtime import Runtime
 from ricordo.storage import agents, tools
 from ricordo.storage.engine.store import Transaction
 
-_MISSING = "The course's file is missing. The course's agents stay until the course is deleted."
+_MISSING = (
+    "The course's file is missing. The course's agents stay until the course is deleted. If several "
+    "servers share the database, each of them needs the file."
+)
 
 
 @dataclass(frozen=True, slots=True)

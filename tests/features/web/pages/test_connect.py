@@ -48,6 +48,7 @@ def test_the_connect_page_shows_the_tested_snippets_of_the_docs(server: ServerIn
     assert set(shown) == of_the_docs(server.url)
     assert len(shown) == len(set(shown)) == 12
     assert "You need no key on this machine" in page
+    assert re.search(r"before others reach the server\.\s+All requests", page)
     for name in re.findall(r'href="/help/([a-z/-]+)"', page):
         assert (Path(__file__).parents[4] / "docs" / f"{name}.md").exists()
 
