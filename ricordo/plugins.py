@@ -133,7 +133,7 @@ class Feature:
         audits: AuditSources (`features/memory_care/audit/hygiene.py`). The audit of memory counts
             their texts in addition to blocks.
         waiting: Functions of a transaction, an organization's id and a user's id. Each returns None
-            or a Waiting, which the user's pages show.
+            or a Waiting, which the user's pages and messages about suggestions show.
         known_facts: Functions of a transaction and a FactQuery. Each returns KnownFacts. A
             search of messages shows them with its hits.
         user_files: UserFiles, which become files in the archive of a user's memory.

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,6 +28,8 @@ from ricordo.cli.settings_list import listed_settings
 from ricordo.domain.agent import AgentType, CompactionMode
 from ricordo.domain.model import LIBRARIAN
 from ricordo.domain.tool import RuleType
+from ricordo.features import FEATURES
+from ricordo.features.tutor.courses.prompt import TUTOR_TOOLS
 from ricordo.plugins import HOOKS
 from ricordo.setting_types import feature_settings, variables_of
 from ricordo.settings import ProviderSettings, Settings
@@ -426,6 +429,37 @@ def test_every_agent_type_and_rule_is_on_the_agents_page() -> None:
         for name in (*get_args(AgentType), *get_args(RuleType), *get_args(CompactionMode))
         if f"`{name}`" not in text
     ] == []
+
+
+def test_the_agents_page_names_exactly_the_tools_of_these_types(reader: ServerInThread) -> None:
+    """The rows of the other types refer to each other in words."""
+    rows = re.findall(r"^\| (`\w+`.*?) \| native \| (.*?) \|", page_text("agents.md"), re.MULTILINE)
+    named = {
+        kind: re.findall(r"`(\w+)`", tools)
+        for kinds, tools in rows
+        for kind in re.findall(r"`(\w+)`", kinds)
+    }
+    assert len(named) == 5
+    with reader.http() as http:
+        for kind, tools in named.items():
+            fields = {"agent_type": kind, "enable_sleeptime": kind == "voice_convo_agent"}
+            agent = http.post("/v1/agents/", json=fields).json()
+            assert [tool["name"] for tool in agent["tools"]] == tools
+
+
+def test_the_courses_page_names_exactly_the_default_tools_of_agents() -> None:
+    (tools,) = re.findall(r"the tools of a tutor: (.*?)\. ", page_text("courses.md"))
+    assert tuple(re.findall(r"`(\w+)`", tools)) == TUTOR_TOOLS
+
+
+def test_the_architecture_page_lists_what_features_require() -> None:
+    lines = re.findall(r"^ (\w+) +→ (.+)$", page_text("architecture.md"), re.MULTILINE)
+    required = {
+        name: sorted(plugin.requires)
+        for name in FEATURES
+        if (plugin := import_module(f"ricordo.features.{name}").feature).requires
+    }
+    assert {name: names.split(", ") for name, names in lines} == required
 
 
 def test_the_status_page_lists_exactly_the_refused_fields() -> None:
