@@ -21,6 +21,7 @@ from ricordo.agents.context_limit import (
     outlined,
     with_fitting_budget,
 )
+from ricordo.agents.failed_runs import leave_out_failed_runs
 from ricordo.agents.feed import Deltas
 from ricordo.agents.step_decisions import (
     WITHHELD,
@@ -234,7 +235,7 @@ async def ask_model(
         except ModelError as error:
             judged_refusals += error.is_judged
             is_last = attempt == _ATTEMPTS or judged_refusals == _JUDGED_ATTEMPTS
-            is_blind = _refused_a_picture(turn, request, error, is_last=is_last) or is_blind
+            is_blind = await _learn_from(turn, request, error, is_last=is_last) or is_blind
             refusal = error if error.kind == "context_window_exceeded" else refusal
             for restart_event in deltas.events(Restarted()):
                 yield restart_event
@@ -455,14 +456,16 @@ async def _cut_to_fit(turn: TurnContext, offered: OfferedTools) -> ModelRequest:
     return fitted(turn, request)
 
 
-def _refused_a_picture(
+async def _learn_from(
     turn: TurnContext, request: ModelRequest, error: ModelError, *, is_last: bool
 ) -> bool:
     """Return whether the model may have refused a picture.
 
-    The turn learns from a request that was too long. All other errors are raised again, and the
-    last one too.
+    The turn learns from a request that was too long, and leaves out messages at which the model
+    failed before. All other errors are raised again, and the last one too.
     """
+    if not is_last and await leave_out_failed_runs(turn, error):
+        return False
     # Some servers answer 400 to a picture and some 500. Without a second try, one picture in the
     # window would block the agent for good.
     may_be_a_picture = error.kind in _MAY_BE_A_PICTURE and has_pictures(request.messages)

@@ -206,6 +206,15 @@ class ContextWindow:
         self.first = messages.index(own[0]) if own and own[0] in messages else min(2, len(messages))
         self.has_new_system = False
 
+    def cut_before_turn(self, kept: int) -> None:
+        """Remove the messages right before the turn.
+
+        Args:
+            kept: The number of messages to keep, from the system message on.
+        """
+        self.messages = [*self.messages[:kept], *self.messages[self.first :]]
+        self.first = kept
+
     @property
     def evicted_count(self) -> int:
         """The number of the conversation's messages that are outside the window."""

@@ -51,7 +51,7 @@ def read_answer(content: bytes) -> Any:
     """Return the value of a server's answer in JSON, with U+FFFD for each broken character.
 
     Broken characters are bytes that are not UTF-8, and halves of surrogate pairs. Servers send them
-    where a token, or a piece of a stream, ends within a character.
+    where a token, or a piece of a stream, ends within a character. NaN and Infinity become None.
 
     Args:
         content: The answer.
@@ -62,8 +62,19 @@ def read_answer(content: bytes) -> Any:
     value = read_json(content)
     if value is None:
         text = content.decode(errors="replace")
-        value = read_json(_ESCAPE.sub(lambda match: match[1] or "\\ufffd", text))
+        text = _ESCAPE.sub(lambda match: match[1] or "\\ufffd", text)
+        value = read_json(text)
+        if value is None and ("NaN" in text or "Infinity" in text):
+            value = _read_with_constants(text)
     return value
+
+
+def _read_with_constants(text: str) -> Any:
+    """Return the value of JSON from Python's own encoder, with None for NaN and Infinity."""
+    try:
+        return json.loads(text, parse_constant=lambda _name: None)
+    except (ValueError, RecursionError):
+        return None
 
 
 def member_of(value: Any, name: str) -> Any:

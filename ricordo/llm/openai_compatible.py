@@ -99,8 +99,12 @@ class OpenAICompatibleModel:
         try:
             response = await self._connections.client().send(self._post(body), stream=True)
             async with aclosing(response):
-                is_json = response.headers.get("content-type", "").startswith("application/json")
-                if body.get("stream") and response.status_code == 200 and not is_json:
+                content_type = response.headers.get("content-type", "")
+                is_json = content_type.startswith("application/json")
+                # Some servers stream although nobody asked for it.
+                is_stream = content_type.startswith("text/event-stream")
+                is_stream = is_stream or bool(body.get("stream") and not is_json)
+                if is_stream and response.status_code == 200:
                     async for event in self._read_events(response, request):
                         if isinstance(event, ModelReply):
                             adaptation.confirm(request)

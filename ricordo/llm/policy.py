@@ -62,7 +62,7 @@ _KINDS: dict[int, ModelErrorKind] = {
 }
 # Statuses from a wrong address, or for a model that the server does not have. The request would be
 # refused whatever its messages are.
-_ELSEWHERE = frozenset({*range(300, 400), 404, 405, 410})
+_ELSEWHERE = frozenset({*range(100, 400), 404, 405, 410})
 _NO_CREDIT = re.compile(
     r"insufficient[_ ](quota|credit|balance|funds)|credit balance is too low|billing_error"
     r"|billing[_ ]hard[_ ]limit",
