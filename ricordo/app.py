@@ -44,7 +44,7 @@ from ricordo.secret import FILE as SECRET_FILE
 from ricordo.secret import load_secret, require_unneeded
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import damage, keys, organizations
-from ricordo.storage.engine.database import folders_of, open_store
+from ricordo.storage.engine.database import folders_of, open_store, queue_address
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.engine.work_folders import sweep
 from ricordo.storage.schema.columns import metadata
@@ -136,7 +136,7 @@ async def open_runtime(
         if not has_background_work:
             yield runtime
             return
-        async with background_work(runtime, handlers, address=settings.postgres_url):
+        async with background_work(runtime, handlers, address=queue_address(settings)):
             yield runtime
 
 

@@ -61,6 +61,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 # While the database is down, a save is tried again until this time before the lease ends.
 LEASE_MARGIN = 2 * SECOND
+# Failures that may pass by themselves, or that an operator may mend in a moment.
+_PASSING = ("down", "schema")
 _SAVE_BACKOFF = Backoff(0.25, 2, 2)
 
 
@@ -382,7 +384,7 @@ async def _finish(
                 lease_left = turn.run.lease_expires_at - turn.runtime.store.clock.now()
                 give_up_at = time.monotonic() + (lease_left - LEASE_MARGIN) / SECOND
             pause = _SAVE_BACKOFF.seconds(attempt)
-            if failure.kind != "down" or time.monotonic() + pause > give_up_at:
+            if failure.kind not in _PASSING or time.monotonic() + pause > give_up_at:
                 raise
             if isinstance(failure, CommitUnknown):
                 save = partial(_save_once, turn.run.id, save, failure.result, id_of(failure.result))

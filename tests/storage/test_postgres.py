@@ -896,6 +896,20 @@ async def test_texts_are_sent_as_utf8_whatever_encoding_is_set_for_clients(
     assert rows[0][0] == "Zoë 😀"
 
 
+async def test_a_connection_to_a_machine_that_vanished_ends_soon_unless_the_address_says_more(
+    own: PostgresStore,
+) -> None:
+    options = {"tcp_user_timeout": "30000", "keepalives_count": "3"}
+
+    def used(tx: Transaction) -> dict[str, str]:
+        driver = tx.connection.connection.driver_connection
+        return {name: driver.info.get_parameters()[name] for name in options}  # type: ignore[union-attr]
+
+    assert await own.read(used) == options
+    chosen = module.queue_address(f"{server().url('x')}&keepalives_count=9")
+    assert {"tcp_user_timeout=30000", "keepalives_count=9"} <= set(chosen.split())
+
+
 def test_a_pooler_in_transaction_mode_is_refused_with_what_to_set(
     empty_database: str, tmp_path: Path
 ) -> None:

@@ -162,6 +162,17 @@ def address(settings: Settings) -> str:
     return make_url(settings.postgres_url).render_as_string(hide_password=True).partition("?")[0]
 
 
+def queue_address(settings: Settings) -> str | None:
+    """Return the address of PostgreSQL for the job queue, in the form of libpq; None for SQLite.
+
+    Args:
+        settings: The settings that name the database.
+    """
+    if settings.postgres_url is None:
+        return None
+    return str(_postgres().queue_address(settings.postgres_url))
+
+
 @contextmanager
 def exclusive_access(
     settings: Settings, *, is_new: bool = False, force: bool = False

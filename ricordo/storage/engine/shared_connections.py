@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 # Seconds that a unit waits for an idle connection, as for rows that another unit has locked.
 _WAIT = 10.0
 # Seconds after a refusal in which no other connection is opened while units may share one.
-_REFUSED_SECONDS = 1.0
+_REFUSED_SECONDS = 10.0
 
 
 class SharedConnections:
@@ -55,7 +55,13 @@ class SharedConnections:
             connection = self._connect()
         except DBAPIError as error:
             self._refused_until = time.monotonic() + _REFUSED_SECONDS
-            if shared := self._wait_for_idle():
+            # A unit waits only once.
+            shared = None if is_refused else self._wait_for_idle()
+            if shared:
+                log.warning(
+                    "PostgreSQL refused another connection; requests share the open ones",
+                    extra={"connections": len(self._opened), "reason": reason_of(error)},
+                )
                 return shared
             if not self._opened:
                 raise
