@@ -856,7 +856,7 @@ def test_a_check_reports_the_state_of_the_database_and_changes_nothing(
     migrated = Settings(data_dir=tmp_path, database_url=server().shared_database())
     found = check(migrated)
     assert found.state == "shared"
-    assert (found.schema, found.vectors) == (len(migrations.MIGRATIONS), "0.8.5")
+    assert (found.schema, found.vectors) == (len(migrations.MIGRATIONS), "with pgvector 0.8.5")
     assert (found.version.split(".")[0], found.size > 1_000_000) == ("18", True)
     empty = check(Settings(data_dir=tmp_path, database_url=empty_database))
     assert empty.state == "shared"
