@@ -193,7 +193,8 @@ async def for_user(
         raise Forbidden(f'The user "{subject.name[:80]}" is disabled.')
     if not scope.may(IMPERSONATE):
         raise Forbidden(
-            f"Your key lacks the scope {IMPERSONATE}, so it cannot act for a user. Leave user_id out."
+            f"Your key lacks the scope {IMPERSONATE}, so it cannot act for another user. Use this "
+            "user's own key or a service's key, or leave user_id out."
         )
     return replace(context, scope=scope.acting_for(subject))
 

@@ -185,7 +185,8 @@ def test_users_cannot_read_or_write_memories_of_others(
     refused(
         http.post("/users/ida/memories/search", json={"query": "stamps vault"}, headers=jan), 404
     )
-    refused(http.post("/users/ida/memories", json=fact, headers=boss), 403)
+    advice = refused(http.post("/users/ida/memories", json=fact, headers=boss), 403)
+    assert "Use this user's own key or a service's key" in advice
     ok(http.post("/users/jan/memories", json=fact, headers=jan))
     assert not [
         one

@@ -753,3 +753,15 @@ def test_a_message_that_cannot_be_sent_stays_in_the_box(visitor: Visitor, place:
     expect(page.get_by_label("Message to Talker")).to_have_value("Where are you?")
     assert all("404" in words for words in visitor.told)
     visitor.told.clear()
+
+
+def test_a_checkbox_stands_beside_its_words(browser: Browser, tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, api_key="the-operators-own-key") as server,
+        visit(browser, server.url, width=390) as visitor,
+    ):
+        label = visitor.see("/ui/login").locator("label", has=visitor.page.get_by_role("checkbox"))
+        box, whole = label.get_by_role("checkbox").bounding_box(), label.bounding_box()
+    assert box and whole
+    assert box["x"] - whole["x"] < box["width"]
+    assert whole["height"] < 2 * box["height"] + 10
