@@ -13,7 +13,7 @@ from ricordo.api.call import RequestContext
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, REQUEST_SCOPE
 from ricordo.errors import Invalid
-from ricordo.pages.inside import Api
+from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.tools.presentation import given_arguments
 from ricordo.tools.toolbox import arguments_model, describe
 
@@ -278,9 +278,33 @@ async def propose_memory(
         new_text: The text for its place.
         reason: Why, in a sentence. The owner reads it.
     """
+    if not old_text and "memory:read" in memory.scopes:
+        old_text, new_text = await _addition(memory, label, new_text)
     body = {"old_string": old_text, "new_string": new_text, "reasoning": reason}
-    await memory.send("POST", memory.block(label, "/propose"), body)
+    try:
+        await memory.send("POST", memory.block(label, "/propose"), body)
+    except RefusedByApi as error:
+        # The sentence is about the fields of the HTTP API.
+        message = str(error).replace(", or set replace_all", "")
+        message = message.replace("old_string", "old_text").replace("new_string", "new_text")
+        raise Invalid(message) from None
     return "It was proposed to the owner, who decides. Nothing has changed yet."
+
+
+async def _addition(memory: Memory, label: str, new_text: str) -> tuple[str, str]:
+    """Return the old and the new piece of an edit that adds the text at the block's end."""
+    try:
+        text = str((await memory.get(memory.block(label)))["body"])
+    except RefusedByApi as error:
+        if error.status != 404:
+            raise
+        return "", new_text
+    if not text.strip():
+        return text, new_text
+    lines = text.rstrip().split("\n")
+    ends = ("\n".join(lines[-count:]) for count in range(1, len(lines) + 1))
+    old_text = next(end for end in ends if text.count(end) == 1)
+    return old_text, f"{old_text}\n{new_text}"
 
 
 async def ask_agent(memory: Memory, message: Text, agent: _AgentName = "") -> str:

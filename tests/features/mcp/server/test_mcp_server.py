@@ -139,6 +139,42 @@ async def test_changes_over_mcp_are_proposed_even_if_the_key_may_approve(
     assert [one["author_kind"] for one in ok(http.get("/users/ben/diffs"))] == ["service"] * 2
 
 
+async def test_a_proposal_without_old_text_adds_a_line(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    change = {"label": "human", "old_text": "", "new_text": "He sails.", "reason": "So."}
+    for text, expected in (
+        ("He likes tea.", "He likes tea.\nHe sails."),
+        ("Tea.\nTea.\n", "Tea.\nTea.\nHe sails.\n"),
+        ("", "He sails."),
+        ("\n", "He sails."),
+    ):
+        block(http, "joe", "human", text, "propose")
+        async with connected(server, server.key("joe")) as client:
+            assert "proposed" in await call_tool(client, "propose_memory", **change)
+        (proposal,) = ok(http.get("/users/joe/diffs"))
+        ok(http.post(f"/users/joe/blocks/human/diffs/{proposal['id']}/approve"))
+        assert ok(http.get("/users/joe/blocks/human"))["body"] == expected
+
+
+async def test_a_refused_proposal_names_the_arguments_of_the_tool(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    block(http, "max", "human", "Tea.\nTea.", "propose")
+    async with connected(server, server.key("max")) as client:
+        for label, old, new in (
+            ("human", "gin", "x"),
+            ("human", "Tea.", "x"),
+            ("human", "Tea.", "Tea."),
+            ("plans", "x", "y"),
+        ):
+            change = {"label": label, "old_text": old, "new_text": new, "reason": "So."}
+            refused = await call_tool(client, "propose_memory", **change)
+            assert refused.startswith("ERROR: "), refused
+            assert "_string" not in refused
+            assert "replace_all" not in refused
+
+
 async def test_a_key_sees_only_the_tools_that_its_scopes_allow(server: ServerInThread) -> None:
     for scopes, seen in (
         (("memory:read",), {"read_memory"}),
