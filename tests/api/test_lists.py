@@ -223,6 +223,38 @@ def test_a_page_after_or_before_an_unknown_id_is_empty_or_refused(world: World) 
     assert compared > 30
 
 
+@pytest.mark.usefixtures("costs")
+def test_the_id_of_an_item_is_the_cursor_of_the_items_after_it(world: World) -> None:
+    values = world.own | world.shared
+    document = world.server.app.openapi()
+    wrong: list[str] = []
+    compared = 0
+    with world.server.http() as http:
+        for cell, names in pages_of(world):
+            is_adas = cell.path.startswith(("/api/you", "/v1/guardian"))
+            headers = bearer(world.ada if is_adas else OPERATOR)
+            sent = cell.parts(values)
+            url, query = sent["url"], sent["params"]
+            parameters = document["paths"][cell.path.replace(":path", "")]["get"]["parameters"]
+            if any(one["name"] == "order" for one in parameters):
+                query = {**query, "order": "asc"}
+            items = items_in(ok(http.get(url, params=query, headers=headers)))
+            key = next((key for key in ("id", "sha") if items and key in items[0]), None)
+            if key is None:
+                continue
+            # The parts of a message have one id.
+            ids = list(dict.fromkeys(item[key] for item in items))
+            if len(ids) > 1:
+                compared += 1
+                # The lists of versions begin with the newest.
+                cursor = {"after" if "after" in names else "before": ids[0], "limit": 1}
+                following = items_in(ok(http.get(url, params={**query, **cursor}, headers=headers)))
+                if {item[key] for item in following} != {ids[1]}:
+                    wrong.append(cell.path)
+    assert wrong == []
+    assert compared > 30
+
+
 def plans(world: World, path: str) -> list[str]:
     """Return SQLite's query plan for each statement of a list."""
     shortest: list[str] | None = None

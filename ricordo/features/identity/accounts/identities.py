@@ -97,10 +97,15 @@ def list_identities(
     identity_type: Annotated[Kind | None, Query()] = None,
 ) -> list[Json]:
     """Return the users as identities, by default the newest first."""
+    requested = paging.page()
+    # The cursors are ids of identities.
+    before, after = (
+        cursor and user_id_of(cursor) for cursor in (requested.before, requested.after)
+    )
     page = users.page(
         tx,
         context.scope,
-        paging.page(),
+        replace(requested, before=before, after=after),
         name=name,
         identifier=identifier_key,
         identity_type=identity_type,
