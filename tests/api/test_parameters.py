@@ -21,6 +21,7 @@ from tests.seams.http import refused
 from tests.seams.people import EVERY_USERS, OPERATOR, World, open_world
 from tests.seams.routes import QUERIES, fill
 from tests.seams.server import MODEL
+from tests.seams.waiting import wait_for
 
 Wire = dict[str, Any]
 
@@ -185,7 +186,7 @@ def open_files(world: World) -> None:
             OPERATOR, "POST", f"/v1/folders/{folder}/upload", files={"file": (name, b"One.")}
         )["id"]
         place = f"/v1/folders/{folder}/files/{file}"
-        world._wait(
+        wait_for(
             lambda place=place: (
                 world.ask(OPERATOR, "GET", place)["processing_status"] == "completed"
             )

@@ -5,7 +5,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from tests.campaigns.sizes import RecordProperty
 from tests.seams.http import ok
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.seams.waiting import wait_for
 from tests.support import postgres
 
 _AGENTS = 4
@@ -55,13 +56,6 @@ class Talker(threading.Thread):
                 elif answer.status_code != 200:
                     # The client waits, as `Retry-After` asks, but for a shorter time.
                     time.sleep(0.05)
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + LIMIT
-    while not is_so():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
 
 
 def numbers_in(http: httpx2.Client, agent: str) -> list[int]:
@@ -104,10 +98,10 @@ def test_no_turn_is_lost_or_doubled_by_crashes_of_postgresql(
         try:
             for _ in range(crashes):
                 enough = answered() + _BETWEEN
-                wait_until(partial(has_answered, enough), "turns do not go on")
+                wait_for(partial(has_answered, enough), "turns do not go on")
                 database.crash_and_restart()
             enough = answered() + _BETWEEN
-            wait_until(partial(has_answered, enough), "turns do not go on")
+            wait_for(partial(has_answered, enough), "turns do not go on")
         finally:
             stops.set()
             for talker in talkers:

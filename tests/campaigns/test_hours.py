@@ -24,11 +24,11 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line
 from tests.campaigns.sizes import RecordProperty, short_and_long
-from tests.features.automation.schedules.conftest import wait_for
 from tests.features.automation.schedules.test_clock_jumps import JumpingTime, overdue_job_kinds
 from tests.features.automation.schedules.test_sending import HOURLY, WORDS, plan
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread, call, serving
+from tests.seams.waiting import wait_for
 
 _HOUR = 3600 * SECOND
 _KEPT_HOURS = 3

@@ -21,6 +21,7 @@ from ricordo.cli.connections import MOST_HEADERS, MOST_PIPELINED, SLOWEST
 from ricordo.cli.serve import Server
 from ricordo.llm.scripted import ScriptedModel
 from tests.cli.test_serve import running
+from tests.seams.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="clients at several addresses of this machine"
@@ -103,10 +104,7 @@ def connecting(server: Server, address: str) -> Iterator[Connect]:
 
 
 def wait_until_all_are_closed(server: Server) -> None:
-    limit = time.monotonic() + LIMIT
-    while server.server_state.connections:
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    wait_for(lambda: not server.server_state.connections)
 
 
 @pytest.fixture

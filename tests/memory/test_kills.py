@@ -3,12 +3,10 @@
 Memory is then unchanged, and the next attempt succeeds.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from ricordo.domain.scope import Scope
 from ricordo.memory import approval, user_memory
@@ -26,43 +24,15 @@ from ricordo.storage.schema.memory_tables import (
     proposals,
 )
 from tests.memory.steps import ADA, TUTOR
-from tests.seams.stores import count_statements
+from tests.seams.stores import Killed, count_statements, killed_at
 
 TABLES = (users, chains, blocks, commits, blobs, proposals, blocks_log)
-
-
-class Killed(Exception):
-    """Represents the end of the process."""
 
 
 async def all_rows(store: SqliteStore) -> list[Any]:
     return await store.read(
         lambda tx: [tuple(map(tuple, tx.all(table.select()))) for table in TABLES]
     )
-
-
-@contextmanager
-def killed_at(store: SqliteStore, place: int) -> Iterator[None]:
-    """Do not run the statement with this number (from 1), as if the process died there."""
-    left = place
-
-    def note(sql: str) -> None:
-        nonlocal left
-        if sql.split(None, 1)[0].upper() not in ("BEGIN", "COMMIT", "ROLLBACK"):
-            left -= 1
-            if not left:
-                raise Killed
-
-    def before(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        note(statement)
-
-    store.statements.observers.append(note)
-    event.listen(store.engine, "before_cursor_execute", before)
-    try:
-        yield
-    finally:
-        event.remove(store.engine, "before_cursor_execute", before)
-        store.statements.observers.remove(note)
 
 
 async def prepare_memory(store: SqliteStore) -> tuple[UserMemory, str, str]:

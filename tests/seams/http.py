@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from starlette.types import ASGIApp
 
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
+from tests.seams.waiting import wait_for
 
 Wire = dict[str, Any]
 
@@ -36,6 +37,17 @@ def propose(http: httpx2.Client, user: str, label: str, old: str, new: str, **mo
 def ok(answer: httpx2.Response) -> Any:
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+def wait_for_receipt(http: httpx2.Client, path: str) -> Wire:
+    """Return the receipt of an erasure or of a forgetting, when that is done."""
+    wait_for(lambda: http.get(path).status_code == 200)
+    return ok(http.get(path))
+
+
+def erase(http: httpx2.Client, user: str) -> Wire:
+    """Erase a person, and return the receipt."""
+    return wait_for_receipt(http, http.delete(f"/users/{user}").json()["receipt"])
 
 
 def refused(answer: httpx2.Response, status: int) -> str:

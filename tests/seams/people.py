@@ -8,7 +8,6 @@ import base64
 import json
 import shutil
 import sqlite3
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -49,7 +48,8 @@ from ricordo.storage.schema.core_tables import users as users_table
 from tests.seams.http import ok
 from tests.seams.mcp import RawServer, raw_server
 from tests.seams.mcp import tool as mcp_tool
-from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.waiting import wait_for
 from tests.support import postgres
 from tests.support.sandboxes import bubblewrap
 
@@ -183,7 +183,7 @@ class World(People):
         self.key("carl")
         gone = self.send(OPERATOR, "DELETE", "/users/carl").json()
         self.shared["receipt_id"] = gone["id"]
-        self._wait(
+        wait_for(
             lambda: self.send(OPERATOR, "GET", f"/v1/receipts/{gone['id']}").status_code == 200
         )
         return self
@@ -202,13 +202,6 @@ class World(People):
         """Invite a person, and return the invitation's id."""
         people = {"people": [{"name": name}]}
         return str(self.ask(OPERATOR, "POST", "/v1/invitations", json=people)[0]["id"])
-
-    def _wait(self, is_done: Callable[[], Any]) -> None:
-        """Return when the background work is done; after that nothing is written."""
-        deadline = time.monotonic() + LIMIT
-        while not is_done():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
 
     def _make_shared(self) -> None:
         """Make the organization's data: an agent with its block and archive, a tool, a provider."""
@@ -331,14 +324,14 @@ class World(People):
         """Let the task run for Ada, to its end; return the run's route parameters."""
         place = f"/background/tasks/{self.shared['task_name']}/run"
         (run,) = self.ask(OPERATOR, "POST", place, json={"user_id": "ada"})["runs"]
-        self._wait(lambda: self.ask(OPERATOR, "GET", f"/background/runs/{run['id']}")["ended_at"])
+        wait_for(lambda: self.ask(OPERATOR, "GET", f"/background/runs/{run['id']}")["ended_at"])
         return {"task_run_id": run["id"]}
 
     def new_batch(self) -> dict[str, str]:
         """Let a batch of Ada's run to its end; return its route parameters."""
         asked = {"agent_id": self.shared["agent_id"], "input": f"All at once {CANARY}."}
         made = self.ask(self.ada, "POST", "/v1/messages/batches", json={"requests": [asked] * 2})
-        self._wait(
+        wait_for(
             lambda: self.ask(self.ada, "GET", f"/v1/messages/batches/{made['id']}")["completed_at"]
         )
         return {"batch_id": made["id"]}
@@ -445,7 +438,7 @@ class World(People):
         brought = self.ask(
             self.ada, "POST", "/v1/imports", data=form, files={"file": ("memories.json", memory)}
         )
-        self._wait(
+        wait_for(
             lambda: (
                 self.ask(self.ada, "GET", f"/v1/imports/{brought['id']}")["status"] == "completed"
             )
@@ -465,7 +458,7 @@ class World(People):
         sent = {"file": (f"{CANARY}.txt", f"Five {CANARY}.".encode())}
         file = self.ask(key, "POST", f"/v1/folders/{folder}/upload", files=sent)["id"]
         place = f"/v1/folders/{folder}/files/{file}"
-        self._wait(lambda: self.ask(key, "GET", place)["processing_status"] == "completed")
+        wait_for(lambda: self.ask(key, "GET", place)["processing_status"] == "completed")
         return {"folder_id": folder, "file_id": file, "folder_name": name}
 
     def _remember(self) -> None:
@@ -490,7 +483,7 @@ class World(People):
         remote = self.ask(
             self.ada, "PUT", "/users/ada/remotes", json={"kind": "git", "address": str(place)}
         )
-        self._wait(lambda: self.ask(self.ada, "GET", "/users/ada/remotes")[0]["last_at"])
+        wait_for(lambda: self.ask(self.ada, "GET", "/users/ada/remotes")[0]["last_at"])
         (*_, first) = self.ask(self.ada, "GET", "/users/ada/blocks/notes/history")
         self.own |= {
             "label": "notes",

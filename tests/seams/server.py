@@ -48,12 +48,12 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import keys
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
+from tests.seams.waiting import LIMIT
 
-__all__ = ["call"]  # Types for the model's answers.
+__all__ = ["LIMIT", "call"]  # For tests that import this module.
 T = TypeVar("T")
 MODEL = "scripted/model"
 PIECES = "scripted/pieces"
-LIMIT = 180.0  # seconds after which a test that waits for the server fails
 _NONE_IDLE = httpx.Limits(max_connections=100, max_keepalive_connections=0)
 Answer = Callable[[ModelRequest], Line | Awaitable[Line]]
 

@@ -260,3 +260,31 @@ def write_twice(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
         return await write(work)
 
     monkeypatch.setattr(store, "write", write_again)
+
+
+class Killed(Exception):
+    """Represents the end of the process."""
+
+
+@contextmanager
+def killed_at(store: SqlStore, place: int) -> Iterator[None]:
+    """Do not run the statement with this number (from 1), as if the process died there."""
+    left = place
+
+    def note(sql: str) -> None:
+        nonlocal left
+        if sql.split(None, 1)[0].upper() not in ("BEGIN", "COMMIT", "ROLLBACK"):
+            left -= 1
+            if not left:
+                raise Killed
+
+    def before(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        note(statement)
+
+    store.statements.observers.append(note)
+    event.listen(store.engine, "before_cursor_execute", before)
+    try:
+        yield
+    finally:
+        event.remove(store.engine, "before_cursor_execute", before)
+        store.statements.observers.remove(note)

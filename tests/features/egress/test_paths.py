@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.features.automation.schedules.conftest import make_due, wait_for
+from tests.features.automation.schedules.conftest import make_due
 from tests.features.egress.providers import (
     CLOUD,
     EMBEDDING,
@@ -23,6 +23,7 @@ from tests.features.egress.providers import (
 )
 from tests.features.egress.test_blocks import agent_of, allow, block_of, say, switch
 from tests.seams.http import ok, refused
+from tests.seams.waiting import wait_for
 
 CANARY = "vuqkzoq-path"
 SECRET = f"Her code word is {CANARY}."

@@ -5,7 +5,6 @@ One model plays all agents of a test's server, and tells them apart by their pro
 
 import ast
 import re
-import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ import httpx2
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
 from tests.seams.http import Wire, ok
-from tests.seams.server import LIMIT, MODEL, ServerInThread
+from tests.seams.server import MODEL, ServerInThread
 
 LineOf = Callable[[ModelRequest], Line | Awaitable[Line]]
 WAITS, TAGS, ASYNC = (
@@ -105,12 +104,3 @@ def answer_in(result: tuple[str, str]) -> Any:
     status, text = result
     assert status == "success", text
     return ast.literal_eval(text)
-
-
-def wait_for(is_so: Callable[[], Any]) -> Any:
-    """Wait until the function returns a value, and return it."""
-    end = time.monotonic() + LIMIT
-    while not (found := is_so()):
-        assert time.monotonic() < end, "the condition did not become true in time"
-        time.sleep(0.02)
-    return found

@@ -1,7 +1,6 @@
 """Groups of agents that talk, and a model that knows which agent it plays."""
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -14,7 +13,7 @@ from ricordo.features.groups import queries
 from ricordo.features.groups.records import Group
 from ricordo.llm.scripted import Line
 from tests.api.conftest import Api
-from tests.seams.server import LIMIT, MODEL
+from tests.seams.server import MODEL
 
 _NUMBERS = count(1)
 _SPEAKER = re.compile(r"You are (.+?) in a group chat")
@@ -88,12 +87,3 @@ def group_messages(api: Api, agent_id: str, group_id: str) -> list[dict[str, Any
 def names_of(answer: dict[str, Any]) -> list[str]:
     """Return who spoke, in order."""
     return [one["name"] for one in answer["messages"] if one["message_type"] == "assistant_message"]
-
-
-def wait_for(is_so: Callable[[], Any]) -> Any:
-    """Wait until the function returns a value, and return it."""
-    end = time.monotonic() + LIMIT
-    while not (found := is_so()):
-        assert time.monotonic() < end, "the condition did not become true in time"
-        time.sleep(0.02)
-    return found

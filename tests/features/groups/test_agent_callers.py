@@ -14,10 +14,11 @@ from sqlalchemy import insert
 from ricordo.domain.message import TextPart
 from ricordo.llm.scripted import call
 from ricordo.storage.schema.core_tables import organizations
-from tests.features.groups.cast import ALL, ASYNC, TAGS, WAITS, Cast, answer_in, returns, wait_for
+from tests.features.groups.cast import ALL, ASYNC, TAGS, WAITS, Cast, answer_in, returns
 from tests.seams.http import ok
 from tests.seams.people import People
 from tests.seams.server import ServerInThread, serving
+from tests.seams.waiting import wait_for
 
 OTHERS = "org-0ther000-0000-4000-8000-000000000000"
 

@@ -20,9 +20,10 @@ from ricordo.features.groups import agent_jobs
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from ricordo.storage.schema.core_tables import jobs as job_rows
-from tests.features.groups.cast import ASYNC, WAITS, Cast, wait_for
+from tests.features.groups.cast import ASYNC, WAITS, Cast
 from tests.seams.http import ok
 from tests.seams.server import LIMIT, ServerInThread, serving
+from tests.seams.waiting import wait_for
 
 
 def deliveries(server: ServerInThread, *statuses: str) -> list[Job]:

@@ -12,8 +12,9 @@ import pytest
 
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from tests.features.groups.cast import ALL, ASYNC, TAGS, WAITS, Cast, answer_in, wait_for
+from tests.features.groups.cast import ALL, ASYNC, TAGS, WAITS, Cast, answer_in
 from tests.seams.http import ok
+from tests.seams.waiting import wait_for
 
 
 def test_an_agent_call_returns_the_answer_as_a_python_dict(cast: Cast) -> None:

@@ -3,7 +3,6 @@
 A temporary agent reads them once, into a block that is deleted with the folder.
 """
 
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -18,9 +17,10 @@ from ricordo.features.groups import document_queries, documents
 from ricordo.features.groups.document_queries import Reading
 from ricordo.llm.scripted import Line, call
 from ricordo.storage import blocks
-from tests.features.groups.test_sleeptime import main_agent, wait_until
+from tests.features.groups.test_sleeptime import main_agent
 from tests.seams.http import ok
-from tests.seams.server import LIMIT, ServerInThread
+from tests.seams.server import ServerInThread
+from tests.seams.waiting import wait_for
 
 
 def folder_with(http: httpx2.Client, name: str, **files: str) -> str:
@@ -36,10 +36,7 @@ def upload(http: httpx2.Client, folder: str, stem: str, content: str) -> str:
     file = ok(
         http.post(f"/v1/folders/{folder}/upload", files={"file": (f"{stem}.txt", content.encode())})
     )["id"]
-    deadline = time.monotonic() + LIMIT
-    while ok(http.get(f"/v1/folders/{folder}/files"))[-1]["processing_status"] != "completed":
-        assert time.monotonic() < deadline
-    wait_until(
+    wait_for(
         lambda: (
             {one["processing_status"] for one in ok(http.get(f"/v1/folders/{folder}/files"))}
             == {"completed"}
@@ -101,8 +98,8 @@ def test_each_file_is_read_once_into_a_block_shared_by_the_pair(
     folder = folder_with(http, "Prices", a="Apples cost 2.", b="Bread costs 3.")
     attach(http, agent["id"], folder)
     find_documents(server)
-    wait_until(lambda: {"Apples", "Bread"} <= {*text_of(http, agent["id"], "Prices").split()})
-    wait_until(lambda: hidden_agents(http) == [])
+    wait_for(lambda: {"Apples", "Bread"} <= {*text_of(http, agent["id"], "Prices").split()})
+    wait_for(lambda: hidden_agents(http) == [])
     block = block_of(http, agent["id"], "Prices")
     assert block is not None
     (sleeper,) = agent["multi_agent_group"]["agent_ids"]
@@ -117,7 +114,7 @@ def test_each_file_is_read_once_into_a_block_shared_by_the_pair(
         find_documents(server)
     upload(http, folder, "c", "Cheese costs 4.")
     find_documents(server)
-    wait_until(lambda: "Cheese" in text_of(http, agent["id"], "Prices"))
+    wait_for(lambda: "Cheese" in text_of(http, agent["id"], "Prices"))
     assert len(parts_in(server)) == 3
 
 
@@ -130,10 +127,10 @@ def test_detaching_a_folder_removes_only_the_generated_block(
     for folder in (made, own):
         attach(http, agent, folder)
     find_documents(server)
-    wait_until(
+    wait_for(
         lambda: "Milk." in text_of(http, agent, "Made") and "Oats." in text_of(http, agent, "Own")
     )
-    wait_until(lambda: hidden_agents(http) == [])
+    wait_for(lambda: hidden_agents(http) == [])
     for folder in (made, own):
         attach(http, agent, folder, "detach")
     find_documents(server)
@@ -141,7 +138,7 @@ def test_detaching_a_folder_removes_only_the_generated_block(
     assert "Oats." in text_of(http, agent, "Own")
     attach(http, agent, made)
     find_documents(server)
-    wait_until(lambda: "Milk." in text_of(http, agent, "Made"))
+    wait_for(lambda: "Milk." in text_of(http, agent, "Made"))
 
 
 def test_notes_from_a_document_follow_the_blocks_policy(
@@ -154,7 +151,7 @@ def test_notes_from_a_document_follow_the_blocks_policy(
     find_documents(server)
     block = block_of(http, agent, "Laws")
     assert block is not None
-    wait_until(lambda: len(ok(http.get(f"/v1/blocks/{block['id']}/diffs"))) == 1)
+    wait_for(lambda: len(ok(http.get(f"/v1/blocks/{block['id']}/diffs"))) == 1)
     assert text_of(http, agent, "Laws") == "None."
 
 
@@ -167,12 +164,12 @@ def test_deleting_a_file_removes_its_notes_and_rereads_the_others(
     gone = upload(http, folder, "gone", "Grapes.")
     attach(http, agent, folder)
     find_documents(server)
-    wait_until(lambda: all(word in text_of(http, agent, "Stock") for word in ("Kiwis.", "Grapes.")))
-    wait_until(lambda: hidden_agents(http) == [])
+    wait_for(lambda: all(word in text_of(http, agent, "Stock") for word in ("Kiwis.", "Grapes.")))
+    wait_for(lambda: hidden_agents(http) == [])
     assert http.delete(f"/v1/folders/{folder}/{gone}").status_code == 204
     find_documents(server)
     find_documents(server)
-    wait_until(lambda: "Kiwis." in text_of(http, agent, "Stock"))
+    wait_for(lambda: "Kiwis." in text_of(http, agent, "Stock"))
     assert "Grapes." not in text_of(http, agent, "Stock")
 
 
@@ -266,7 +263,7 @@ def test_a_failed_reading_is_retried_at_the_same_portion(
     words = [f"{name} {'x' * 480}" for name in ("One", "Two", "Three")]
     attach(http, agent, folder_with(http, "Long", a="\n".join(words)))
     find_documents(server)
-    wait_until(lambda: "Three" in text_of(http, agent, "Long"))
+    wait_for(lambda: "Three" in text_of(http, agent, "Long"))
     text = text_of(http, agent, "Long")
     assert [text.count(f"Word: {name}") for name in ("One", "Two", "Three")] == [1, 1, 1]
 
@@ -281,10 +278,10 @@ def test_a_long_file_is_read_completely_in_several_jobs(
     words = [f"Number{number}" for number in range(5)]
     attach(http, agent, folder_with(http, "Book", a="\n".join(f"{w} {'x' * 480}" for w in words)))
     find_documents(server)
-    wait_until(lambda: "Number4" in text_of(http, agent, "Book"))
+    wait_for(lambda: "Number4" in text_of(http, agent, "Book"))
     text = text_of(http, agent, "Book")
     assert [text.count(f"Word: {word}") for word in words] == [1] * 5
-    wait_until(lambda: hidden_agents(http) == [])
+    wait_for(lambda: hidden_agents(http) == [])
 
 
 def test_files_are_not_read_without_sleeptime_or_from_a_users_folder(
@@ -297,7 +294,7 @@ def test_files_are_not_read_without_sleeptime_or_from_a_users_folder(
     own = ok(http.post("/v1/folders/", json={"name": "Hers"}, headers=ada))["id"]
     ok(http.post(f"/v1/folders/{own}/upload", files={"file": ("a.txt", b"Secret.")}, headers=ada))
     ok(http.patch(f"/v1/agents/{asleep}/folders/attach/{own}", headers=ada))
-    wait_until(
+    wait_for(
         lambda: (
             ok(http.get(f"/v1/folders/{own}/files", headers=ada))[0]["processing_status"]
             == "completed"
@@ -445,7 +442,7 @@ def test_a_file_whose_reading_fails_is_skipped(server: ServerInThread, http: htt
     agent = main_agent(http)["id"]
     attach(http, agent, folder_with(http, "Mixed", a="Poison.", b="Bread."))
     find_documents(server)
-    wait_until(lambda: "Bread." in text_of(http, agent, "Mixed"))
-    wait_until(lambda: hidden_agents(http) == [])
+    wait_for(lambda: "Bread." in text_of(http, agent, "Mixed"))
+    wait_for(lambda: hidden_agents(http) == [])
     find_documents(server)
     assert "Poison" not in text_of(http, agent, "Mixed")

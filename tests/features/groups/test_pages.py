@@ -9,15 +9,10 @@ import pytest
 
 from ricordo.features.groups import sleep_pages
 from tests.features.groups.test_sleep_view import learns
-from tests.features.groups.test_sleeptime import (
-    main_agent,
-    say,
-    set_frequency,
-    wait_for_runs,
-    wait_until,
-)
+from tests.features.groups.test_sleeptime import main_agent, say, set_frequency, wait_for_runs
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread
+from tests.seams.waiting import wait_for
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -166,7 +161,7 @@ def test_the_group_page_shows_messages_with_their_speakers(
     page = f"/ui/groups/{group}"
     assert "Nothing was said yet" in http.get(page).text
     after = send(http, f"{page}/say", message=f"Hello both. {HOSTILE}")
-    wait_until(lambda: "They are talking" not in http.get(after).text)
+    wait_for(lambda: "They are talking" not in http.get(after).text)
     shown = http.get(after).text
     assert shown.count('class="message agent speaker c') == 2
     assert all(f"<strong>{name}</strong>" in shown for name in ("Dora", "Emil"))

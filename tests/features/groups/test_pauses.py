@@ -15,8 +15,8 @@ from tests.features.groups.talking import (
     panel,
     say,
     speaker_of,
-    wait_for,
 )
+from tests.seams.waiting import wait_for
 
 TOOL = {
     "name": "read_sensor",

@@ -6,8 +6,9 @@ from typing import Any
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
 from tests.api.conftest import Api
-from tests.features.groups.talking import aloud, new_agent, new_group, panel, speaker_of, wait_for
+from tests.features.groups.talking import aloud, new_agent, new_group, panel, speaker_of
 from tests.seams.server import serving
+from tests.seams.waiting import wait_for
 
 
 def test_messages_of_one_user_in_a_group_reach_no_other_user(api: Api) -> None:

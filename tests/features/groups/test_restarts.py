@@ -11,9 +11,10 @@ from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
 from ricordo.features.groups import talk_resume
 from tests.api.conftest import Api
-from tests.features.groups.talking import group_messages, panel, speaker_of, wait_for
+from tests.features.groups.talking import group_messages, panel, speaker_of
 from tests.features.groups.test_pauses import gated_once, paused, result
 from tests.seams.server import Gate, serving
+from tests.seams.waiting import wait_for
 
 
 def test_a_talk_cut_off_by_a_shutdown_continues_where_it_stopped(tmp_path: Path) -> None:

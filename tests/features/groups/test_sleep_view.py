@@ -13,10 +13,10 @@ from tests.features.groups.test_sleeptime import (
     set_frequency,
     transcripts_of,
     wait_for_runs,
-    wait_until,
 )
 from tests.seams.http import ok
 from tests.seams.server import ServerInThread
+from tests.seams.waiting import wait_for
 
 
 def learns(request: ModelRequest) -> Line:
@@ -47,7 +47,7 @@ def test_a_user_sees_the_changes_and_cost_of_their_own_runs(
     runs = {user: say(http, agent, f"I am {user}.", user) for user in ("ada", "ben")}
     wait_for_runs(http, [run_id for run_ids in runs.values() for run_id in run_ids])
     for user, run_ids in runs.items():
-        wait_until(lambda user=user: [one["status"] for one in work(http, agent, user)] == ["done"])  # type: ignore[misc]
+        wait_for(lambda user=user: [one["status"] for one in work(http, agent, user)] == ["done"])  # type: ignore[misc]
         (one,) = work(http, agent, user)
         assert (one["run_id"], one["agent_id"]) == (run_ids[0], sleeper_id)
         usage = ok(http.get(f"/v1/runs/{run_ids[0]}/usage"))

@@ -4,9 +4,7 @@ The tests check when they run, what they read, whose memory they change, and del
 """
 
 import random
-import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -22,20 +20,14 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.schema.core_tables import jobs, steps
 from tests.campaigns.sizes import short_and_long
 from tests.seams.http import ok
-from tests.seams.server import LIMIT, MODEL, ServerInThread
+from tests.seams.server import MODEL, ServerInThread
 from tests.seams.stores import count_statements
+from tests.seams.waiting import wait_for
 
 BLOCKS = [
     {"label": "human", "value": "Nothing is known."},
     {"label": "persona", "value": "A tutor."},
 ]
-
-
-def wait_until(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not is_done():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.01)
 
 
 def main_agent(http: httpx2.Client, **fields: Any) -> dict[str, Any]:
@@ -75,7 +67,7 @@ def wait_for_runs(http: httpx2.Client, run_ids: list[str]) -> list[dict[str, Any
     def runs() -> list[dict[str, Any]]:
         return [ok(http.get(f"/v1/runs/{id}")) for id in run_ids]
 
-    wait_until(lambda: all(run["status"] in ("completed", "failed", "cancelled") for run in runs()))
+    wait_for(lambda: all(run["status"] in ("completed", "failed", "cancelled") for run in runs()))
     return runs()
 
 
@@ -329,7 +321,7 @@ def test_a_failure_of_the_sleeping_agent_fails_its_run_and_is_retried(
             )
         }
 
-    wait_until(lambda: statuses() == {"done"})
+    wait_for(lambda: statuses() == {"done"})
     assert sum(text.count("My dog is called Rex.") for text in transcripts_of(server)) == 1
     assert len(say(http, agent, "Good bye.")) == 1
 
@@ -594,7 +586,7 @@ def test_a_spent_background_budget_postpones_the_sleeptime_run(
             )
         )
 
-    wait_until(is_put_off)
+    wait_for(is_put_off)
     assert ok(http.get(f"/v1/runs/{late}"))["status"] == "created"
     assert transcripts_of(server)[-1].count("Wait until tomorrow.") == 0
 

@@ -25,9 +25,9 @@ from tests.features.groups.talking import (
     say,
     speaker_of,
     speaking,
-    wait_for,
 )
 from tests.seams.server import Gate, events_of
+from tests.seams.waiting import wait_for
 
 
 def listed(api: Api, group: str, **params: Any) -> list[dict[str, Any]]:

@@ -24,9 +24,10 @@ from ricordo.domain.model import ModelReply, ModelRequest, TextChunk, ToolCallCh
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.test_sleeptime import say, wait_for_runs, wait_until
+from tests.features.groups.test_sleeptime import say, wait_for_runs
 from tests.seams.http import ok
 from tests.seams.server import LIMIT, MODEL, PIECES, Gate, ServerInThread
+from tests.seams.waiting import wait_for
 
 
 def voice_agent(http: httpx2.Client, **fields: Any) -> dict[str, Any]:
@@ -269,7 +270,7 @@ def test_the_next_message_cancels_an_answer_that_was_interrupted(
         next(stream.iter_lines())
         gate.wait()
     runs = f"/v1/runs/?agent_id={agent['id']}"
-    wait_until(lambda: spoken_or_busy(http, agent["id"]) == "Hello.")
+    wait_for(lambda: spoken_or_busy(http, agent["id"]) == "Hello.")
     gate.open()
     assert sorted(run["status"] for run in ok(http.get(runs)))[0] == "cancelled"
 
@@ -502,7 +503,7 @@ def test_a_keeper_that_fails_after_storing_stores_nothing_twice(
     started = [id for number in range(3) for id in say(http, agent, f"Number {number}.")]
     assert [run["status"] for run in wait_for_runs(http, started)] == ["failed"]
     human = f"/v1/agents/{agent['id']}/core-memory/blocks/human"
-    wait_until(lambda: ok(http.get(human))["value"] == "Lives in Lisbon.")
+    wait_for(lambda: ok(http.get(human))["value"] == "Lives in Lisbon.")
     assert len(ok(http.get(f"/v1/agents/{agent['id']}/archival-memory"))) == 1
 
 

@@ -2,8 +2,7 @@
 
 import base64
 import io
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -20,7 +19,8 @@ from ricordo.storage.schema.core_tables import messages as messages_table
 from tests.seams.databases import on_database
 from tests.seams.http import Wire, ok
 from tests.seams.jobs import quick_jobs
-from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.waiting import wait_for
 from tests.support.sandboxes import bubblewrap
 from tests.support.tesseract import tesseract
 
@@ -100,14 +100,7 @@ def open_jobs(tx: Transaction) -> list[str]:
 
 def wait_until_read(server: ServerInThread) -> None:
     """Wait until no job that reads pictures is open."""
-    until(lambda: not server.read(open_jobs))
-
-
-def until(is_reached: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not is_reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: not server.read(open_jobs))
 
 
 def hits(http: httpx2.Client, agent: str, query: str, **fields: object) -> list[Wire]:

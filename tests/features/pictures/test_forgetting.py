@@ -27,17 +27,14 @@ from tests.features.pictures.conftest import (
     png,
     send,
     thread,
-    until,
     wait_until_read,
 )
+from tests.seams.http import erase, wait_for_receipt
 from tests.seams.server import ServerInThread
+from tests.seams.waiting import wait_for
 
 WORDS = "Zebra passport expires in November"
 SAYS = {"type": "text", "text": "Look at this."}
-
-
-def wait_for_receipt(http: httpx2.Client, path: str) -> None:
-    until(lambda: http.get(path).status_code == 200)
 
 
 def test_a_picture_with_the_forgotten_text_is_removed(
@@ -68,7 +65,7 @@ def test_erasing_a_user_removes_their_pictures(server: ServerInThread, http: htt
     send(http, agent, SAYS, part(png(WORDS)), thread=thread(http, agent, "gil"))
     wait_until_read(server)
     id = hits(http, agent, "zebra")[0]["message_id"]
-    wait_for_receipt(http, http.delete("/users/gil").json()["receipt"])
+    erase(http, "gil")
     assert not hits(http, agent, "zebra")
     assert not server.read(lambda tx: messages.by_ids(tx, [id]))
 
@@ -113,10 +110,10 @@ def test_a_picture_read_during_forgetting_is_removed(
     monkeypatch.setattr(forgetting_jobs, "_end_added_texts", noted)
     agent = new_agent(http)
     send(http, agent, SAYS, part(png(WORDS)), thread=thread(http, agent, "ivy"))
-    until(lambda: slow_reader.is_reading)
+    wait_for(lambda: slow_reader.is_reading)
     begun = http.post("/users/ivy/forget", json={"text": WORDS, "all": True})
     # The job has removed the texts that it found, and waits for the reader.
-    until(lambda: answers)
+    wait_for(lambda: answers)
     assert not any(answers)
     slow_reader.end()
     wait_for_receipt(http, begun.json()["receipt"])
@@ -160,7 +157,7 @@ def test_a_picture_read_during_its_users_erasure_is_removed(
 ) -> None:
     agent = new_agent(http)
     send(http, agent, SAYS, part(png(WORDS)), thread=thread(http, agent, "lea"))
-    until(lambda: slow_reader.is_reading)
+    wait_for(lambda: slow_reader.is_reading)
     receipt = http.delete("/users/lea").json()["receipt"]
     slow_reader.end()
     wait_for_receipt(http, receipt)

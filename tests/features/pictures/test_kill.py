@@ -7,8 +7,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.features.pictures.conftest import hits, new_agent, part, png, send, until
+from tests.features.pictures.conftest import hits, new_agent, part, png, send
 from tests.seams.http import ok
+from tests.seams.waiting import wait_for
 from tests.support.model_server import Answer, ModelServer, Seen, completion
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK, ServerProcess
@@ -53,12 +54,12 @@ def _kill_and_check(server: ServerProcess, describer: Describer) -> None:
     with httpx2.Client(base_url=server.url, timeout=60, trust_env=False) as http:
         agent = new_agent(http, model="openai/small")
         send(http, agent, SAYS, part(png("Nothing")))
-        until(lambda: describer.asked)
+        wait_for(lambda: describer.asked)
         before = ok(http.get(f"/v1/agents/{agent}/messages"))
     server.kill()
     server.start()
     with httpx2.Client(base_url=server.url, timeout=60, trust_env=False) as http:
-        until(lambda: hits(http, agent, "zebra bicycle"))
+        wait_for(lambda: hits(http, agent, "zebra bicycle"))
         (hit,) = [hit for hit in hits(http, agent, "zebra bicycle") if hit["in_picture"]]
         assert hit["pictures"] == [{"number": 0, "text": CAPTION, "is_stored": True}]
         assert ok(http.get(f"/v1/agents/{agent}/messages")) == before

@@ -25,11 +25,11 @@ from tests.features.pictures.conftest import (
     part,
     png,
     send,
-    until,
     wait_until_read,
 )
 from tests.seams.http import ok
 from tests.seams.server import ServerInThread, serving
+from tests.seams.waiting import wait_for
 
 SAYS = {"type": "text", "text": "Look at this."}
 CAPTION = "A zebra on a bicycle."
@@ -111,7 +111,7 @@ def test_a_spent_budget_stops_between_two_pictures(
         return [request for request in server.model.requests if asks_for_caption(request)]
 
     # The job waits before its start too, so wait until it has asked the model and was put off.
-    until(lambda: asked() and server.read(open_jobs) == ["waiting"])
+    wait_for(lambda: asked() and server.read(open_jobs) == ["waiting"])
     assert len(asked()) == 1
     (hit,) = [hit for hit in hits(http, agent, "zebra") if hit["in_picture"]]
     assert [picture["text"] for picture in hit["pictures"]] == [CAPTION, ""]

@@ -34,11 +34,11 @@ from tests.features.pictures.conftest import (
     png,
     send,
     thread,
-    until,
     wait_until_read,
 )
 from tests.seams.http import ok
 from tests.seams.server import ServerInThread, call, serving
+from tests.seams.waiting import wait_for
 
 WORDS = "Zebra passport expires\nin November"
 TEXT = {"type": "text", "text": "Look at this."}
@@ -175,7 +175,7 @@ def test_a_stopped_server_reads_the_picture_at_its_next_start(
         with serving(tmp_path) as server, server.http() as http:
             agent = new_agent(http)
             send(http, agent, TEXT, part(png(WORDS)))
-            until(lambda: started)
+            wait_for(lambda: started)
             assert server.read(open_jobs)
     with serving(tmp_path) as server, server.http() as http:
         wait_until_read(server)

@@ -15,7 +15,8 @@ from ricordo.storage import organizations
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from tests.features.skills.conftest import skill_md
-from tests.memory.test_kills import Killed, all_rows, killed_at
+from tests.memory.test_kills import all_rows
+from tests.seams.stores import Killed, killed_at
 
 BOSS = Submission(Actor("administrator", "boss", "Boss"))
 BY_AGENT = ChangeMetadata(Actor("agent", "agent-1", "Agent"), "So.", is_untrusted=True)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from ricordo.features.skills.skill import make_skill
 from ricordo.features.skills.zips import from_zip, to_zip
 from tests.features.skills.conftest import Skills, opening, proposing, running, skill_md
 from tests.features.skills.test_proposed import waiting
-from tests.seams.http import ok, refused
-from tests.seams.server import LIMIT
+from tests.seams.http import erase, ok, refused
 from tests.support.browser import visit
 from tests.support.git import git
 
@@ -49,11 +47,7 @@ def test_a_users_archive_contains_and_restores_skills(skills: Skills) -> None:
     with zipfile.ZipFile(io.BytesIO(archive)) as opened:
         assert b"=== file: scripts/hi.py ===" in opened.read("blocks/skills/hi/SKILL.md")
         content = json.loads(opened.read("manifest.json"))["content"]
-    receipt = skills.http.delete("/users/bea").json()
-    until = time.monotonic() + LIMIT
-    while receipt["status"] != "done" and time.monotonic() < until:
-        time.sleep(0.02)
-        receipt = skills.http.get(receipt["receipt"]).json()
+    erase(skills.http, "bea")
     assert refused(skills.http.get(path), 404)
     restored = ok(skills.http.post("/v1/imports/memory", files={"file": ("memory.zip", archive)}))
     assert (restored["content"], restored["blocks"], restored["proposals"]) == (content, 1, 2)
@@ -69,12 +63,7 @@ def test_a_users_archive_contains_and_restores_skills(skills: Skills) -> None:
 def test_erasure_removes_a_users_skills(skills: Skills) -> None:
     skills.put(skills.path("cleo"), "hi", skill_md("hi", "Cleoqq."), files=FILES)
     skills.say("cleo", opening("hi"), proposing("hi", files={"b": "Cleoqqfile."}))
-    receipt = skills.http.delete("/users/cleo").json()
-    until = time.monotonic() + LIMIT
-    while receipt["status"] != "done" and time.monotonic() < until:
-        time.sleep(0.02)
-        receipt = skills.http.get(receipt["receipt"]).json()
-    assert receipt["status"] == "done"
+    receipt = erase(skills.http, "cleo")
     assert receipt["removed"]["blocks"] >= 1
     assert receipt["removed"]["proposals"] >= 1
     assert "Cleoqq" not in skills.prompt("cleo")

@@ -19,10 +19,10 @@ from ricordo.features.automation.batches.queries import batch_items
 from ricordo.storage.schema.core_tables import api_keys
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.api.conftest import Api
-from tests.features.automation.schedules.conftest import wait_for
 from tests.features.automation.schedules.test_sending import new_agent, sent_otids
-from tests.seams.http import ok, refused
+from tests.seams.http import erase, ok, refused
 from tests.seams.server import LIMIT, Gate, ServerInThread, StrictLetta, serving
+from tests.seams.waiting import wait_for
 from tests.support.json_server import JsonServer
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK, ServerProcess
@@ -228,8 +228,7 @@ def test_a_batch_is_visible_to_its_user_only(tmp_path: Path) -> None:
             with server.http(headers={"authorization": "Bearer operator"}) as boss:
                 done = wait_for_batch(boss, running)
                 assert "revoked" in done["metadata"]["errors"][0]["problem"]
-                receipt = boss.delete("/users/ada").json()["id"]
-                wait_for(lambda: boss.get(f"/v1/receipts/{receipt}").status_code == 200)
+                erase(boss, "ada")
                 refused(boss.get(f"{PATH}/{running}"), 404)
             assert server.read(lambda tx: tx.all(batch_items.select())) == []
 

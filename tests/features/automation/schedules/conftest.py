@@ -1,7 +1,5 @@
 """A running server with its clients, and schedules whose time is now."""
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import update
@@ -13,7 +11,7 @@ from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.seams.jobs import quick_jobs
-from tests.seams.server import LIMIT, ServerInThread
+from tests.seams.server import ServerInThread
 
 __all__ = ["quick_jobs"]
 
@@ -35,15 +33,6 @@ def make_due(server: ServerInThread, id: str, *, ago: float = 0) -> int:
         return due_at
 
     return server.write(work)
-
-
-def wait_for(is_so: Callable[[], Any]) -> Any:
-    """Wait until the function returns a value, and return it."""
-    end = time.monotonic() + LIMIT
-    while not (found := is_so()):
-        assert time.monotonic() < end, "the condition did not become true in time"
-        time.sleep(0.02)
-    return found
 
 
 def jobs_of(server: ServerInThread, id: str, *statuses: str) -> list[Any]:

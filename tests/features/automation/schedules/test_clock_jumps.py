@@ -23,7 +23,6 @@ from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, messages, runs, steps
 from ricordo.storage.schema.core_tables import jobs as job_rows
-from tests.features.automation.schedules.conftest import wait_for
 from tests.features.automation.schedules.test_sending import (
     HOURLY,
     WORDS,
@@ -33,6 +32,7 @@ from tests.features.automation.schedules.test_sending import (
 )
 from tests.seams.http import ok
 from tests.seams.server import Gate, ServerInThread, serving
+from tests.seams.waiting import wait_for
 
 YEAR = 366 * DAY
 STAMPS = {

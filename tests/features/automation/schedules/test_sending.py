@@ -23,8 +23,10 @@ from ricordo.storage.schema.core_tables import api_keys
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from ricordo.storage.schema.core_tables import users as user_rows
 from tests.api.conftest import Api
-from tests.features.automation.schedules.conftest import jobs_of, make_due, wait_for
+from tests.features.automation.schedules.conftest import jobs_of, make_due
+from tests.seams.http import erase
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, StrictLetta, serving
+from tests.seams.waiting import wait_for
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK, ServerProcess
 
@@ -265,8 +267,7 @@ def test_erasing_a_user_deletes_their_schedules(tmp_path: Path) -> None:
         agent = new_agent(boss)
         id = plan(ada, agent)
         with server.http(headers={"authorization": "Bearer operator"}) as http:
-            receipt = http.delete("/users/ada").json()["id"]
-            wait_for(lambda: http.get(f"/v1/receipts/{receipt}").status_code == 200)
+            erase(http, "ada")
         assert row_of(server, id) is None
         assert not jobs_of(server, id, "waiting")
 

@@ -28,6 +28,7 @@ from tests.seams.http import ok
 from tests.seams.jobs import LIMIT, working
 from tests.seams.people import OPERATOR, People
 from tests.seams.server import MODEL, serving
+from tests.seams.waiting import wait_for
 
 Sent = dict[str, Any]
 
@@ -135,10 +136,7 @@ def test_users_import_into_their_own_memory_only(tmp_path: Path) -> None:
         assert len(people.ask(bob, "GET", "/v1/conversations/", params={"agent_id": agent})) == 1
         # Forgetting a user deletes their imports too.
         people.send(OPERATOR, "DELETE", "/users/ada")
-        deadline = time.monotonic() + 20
-        while people.server.rows()["imported_items"] != 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: people.server.rows()["imported_items"] == 2)
 
 
 def test_the_imports_page_accepts_a_file_and_shows_the_report(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import json
 import random
 import re
 import struct
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -33,6 +32,7 @@ from ricordo.storage.schema.columns import metadata
 from tests.features.sync.git.test_routes import commit
 from tests.seams.http import Wire, get, ok, post, propose, put, refused
 from tests.seams.server import ServerInThread, serving
+from tests.seams.waiting import wait_for
 from tests.support import postgres
 from tests.support.git import fsck, git, ids
 
@@ -363,13 +363,6 @@ def _with_new_ids(archive: Archive) -> Archive:
                 key: value.replace(id.encode(), other.encode()) for key, value in changed.items()
             }
     return changed
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def _without_line(archive: Archive, name: str, number: int) -> Archive:

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from ricordo.features.files.folders.tables import files
 from tests.agents.conftest import open_stage, stage
 from tests.api.conftest import Api
-from tests.seams.server import LIMIT
+from tests.seams.waiting import wait_for
 from tests.support.sandboxes import bubblewrap
 
 __all__ = ["open_stage", "stage"]
@@ -40,8 +40,5 @@ def read(api: Api, folder: str, file_id: str) -> Any:
     The table is queried directly, since HTTP requests would slow the server down.
     """
     status = select(files.c.status).where(files.c.id == file_id)
-    end = time.monotonic() + LIMIT
-    while api.server.read(lambda tx: tx.first(status)).status not in ENDED:
-        assert time.monotonic() < end, f"{file_id} was not read in time"
-        time.sleep(0.02)
+    wait_for(lambda: api.server.read(lambda tx: tx.first(status)).status in ENDED)
     return api.client.folders.files.retrieve(file_id, folder_id=folder)

@@ -6,6 +6,7 @@ from ricordo.llm.scripted import call
 from tests.seams.http import ok
 from tests.seams.people import OPERATOR, World
 from tests.seams.server import MODEL, serving
+from tests.seams.waiting import wait_for
 from tests.support.canaries import CANARY, in_tables
 
 SECRET = f"{CANARY} keeps bees"
@@ -28,7 +29,7 @@ def upload(world: World, key: str, folder: str, name: str, text: str) -> str:
         key, "POST", f"/v1/folders/{folder}/upload", files={"file": (name, text.encode())}
     )["id"]
     place = f"/v1/folders/{folder}/files/{file}"
-    world._wait(lambda: world.ask(key, "GET", place)["processing_status"] == "completed")
+    wait_for(lambda: world.ask(key, "GET", place)["processing_status"] == "completed")
     return str(file)
 
 
@@ -109,7 +110,7 @@ def test_a_users_folder_is_private_and_erased_with_the_user(world: World) -> Non
     )
 
     receipt = world.send(OPERATOR, "DELETE", "/users/ada").json()
-    world._wait(
+    wait_for(
         lambda: world.send(OPERATOR, "GET", f"/v1/receipts/{receipt['id']}").status_code == 200
     )
     assert world.send(OPERATOR, "GET", f"/v1/folders/{own['id']}").status_code == 404

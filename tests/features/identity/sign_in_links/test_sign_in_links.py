@@ -1,7 +1,6 @@
 """Invitations and logins by e-mail: links that log one person in, once."""
 
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.features.memory_care.notifications.mail_sink import Sink, mail_sink
 from tests.seams.http import ok
 from tests.seams.jobs import quick_jobs
 from tests.seams.server import ServerInThread, serving
+from tests.seams.waiting import wait_for
 
 __all__ = ["quick_jobs"]
 OPERATOR = "the-operator-of-this-school"
@@ -247,10 +247,7 @@ def test_the_invitations_page_accepts_a_file_of_people(
 def wait_for_link_jobs(school: ServerInThread) -> None:
     """Wait until no job of links is open."""
     is_open = jobs.c.kind.like("sign_in_links.%") & jobs.c.status.in_(("waiting", "running"))
-    deadline = time.monotonic() + LIMIT
-    while school.read(lambda tx: tx.all(select(jobs.c.id).where(is_open))):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: not school.read(lambda tx: tx.all(select(jobs.c.id).where(is_open))))
 
 
 def mailed_links(sink: Sink, page: str) -> list[str]:

@@ -1,13 +1,11 @@
 """Jobs that read facts: each range of messages is read once, wherever they are killed."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import select, text
 
 from ricordo.domain.job import Job
 from ricordo.domain.message import TextPart
@@ -24,37 +22,10 @@ from ricordo.storage.schema.core_tables import conversations
 from tests.agents.conftest import open_stage, stage
 from tests.seams.server import LIMIT
 from tests.seams.stage import Stage
+from tests.seams.stores import Killed, killed_at
 
 __all__ = ["open_stage", "stage"]
 MOST_STATEMENTS = 60
-
-
-class Killed(Exception):
-    """A simulated kill of the process."""
-
-
-@contextmanager
-def killed_at(store: SqliteStore, place: int) -> Iterator[None]:
-    """Do not run the statement with this number (from 1), as if the process died there."""
-    left = place
-
-    def note(sql: str) -> None:
-        nonlocal left
-        if sql.split(None, 1)[0].upper() not in ("BEGIN", "COMMIT", "ROLLBACK"):
-            left -= 1
-            if not left:
-                raise Killed
-
-    def before(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        note(statement)
-
-    store.statements.observers.append(note)
-    event.listen(store.engine, "before_cursor_execute", before)
-    try:
-        yield
-    finally:
-        event.remove(store.engine, "before_cursor_execute", before)
-        store.statements.observers.remove(note)
 
 
 async def user_of(stage: Stage, name: str) -> User:

@@ -2,9 +2,8 @@
 
 import io
 import json
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -16,7 +15,8 @@ from ricordo.domain.model import LIBRARIAN, ModelRequest
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.features.knowledge.facts import jobs
 from tests.seams.http import ok, refused
-from tests.seams.server import LIMIT, MODEL, ServerInThread, call, serving
+from tests.seams.server import MODEL, ServerInThread, call, serving
+from tests.seams.waiting import wait_for
 
 OPERATOR = "the-operator"
 BROWSER = {"sec-fetch-site": "same-origin"}
@@ -59,14 +59,7 @@ def read_facts(server: ServerInThread) -> None:
     def is_done() -> bool:
         return not server.read(lambda tx: tx.connection.execute(waiting, parameters).all())
 
-    until(is_done)
-
-
-def until(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + LIMIT
-    while not is_so() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert is_so()
+    wait_for(is_done)
 
 
 def facts(http: httpx2.Client, user: str, **query: Any) -> list[dict[str, Any]]:
@@ -295,7 +288,7 @@ def test_facts_are_exported_and_erased(server: ServerInThread, http: httpx2.Clie
     answer = http.delete("/users/gina")
     assert answer.status_code in (200, 202)
     tables = ("user_facts", "fact_marks", "fact_policies")
-    until(lambda: all(server.rows()[table] == before[table] for table in tables))
+    wait_for(lambda: all(server.rows()[table] == before[table] for table in tables))
 
 
 def test_conversation_search_shows_facts_with_the_users_words(

@@ -14,8 +14,8 @@ from ricordo.features.memory_care.forgetting.source_queries import JOB
 from ricordo.llm.scripted import call
 from ricordo.storage.schema.core_tables import jobs
 from tests.features.memory_care.erasure.test_routes import World
-from tests.features.memory_care.forgetting.test_forgetting import until
 from tests.seams.http import ok
+from tests.seams.waiting import wait_for
 from tests.support.canaries import CANARY, canary, in_tables
 
 
@@ -43,7 +43,7 @@ def tell_and_store(world: World, agent: str, name: str) -> None:
 def wait_for_removals(world: World) -> None:
     """Wait until no removal is in the queue."""
     undone = select(jobs.c.id).where(jobs.c.kind == JOB, jobs.c.status.in_(("waiting", "running")))
-    until(lambda: not world.server.read(lambda tx: tx.all(undone)))
+    wait_for(lambda: not world.server.read(lambda tx: tx.all(undone)))
 
 
 def requests(world: World, user: str) -> list[dict[str, Any]]:

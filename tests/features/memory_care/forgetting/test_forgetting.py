@@ -1,8 +1,7 @@
 """One thing is forgotten wherever it was said, and everything else is unchanged."""
 
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from hashlib import sha256
 from typing import Any
@@ -19,7 +18,8 @@ from ricordo.secret import Secret
 from ricordo.storage.message_cache import MessageCache
 from tests.features.memory_care.erasure.test_routes import World, everything_of_bob
 from tests.seams.http import ok
-from tests.seams.server import LIMIT, MODEL
+from tests.seams.server import MODEL
+from tests.seams.waiting import wait_for
 from tests.support.canaries import CANARY, canary, in_files, in_heap, in_tables
 
 SHARED = "The weather in Darjeeling hurts at noon"
@@ -134,7 +134,7 @@ def plant(world: World, user: str) -> dict[str, str]:
             headers=headers,
         )
     )["id"]
-    until(
+    wait_for(
         lambda: (
             ok(world.http.get(f"/v1/folders/{folder}/files/{upload}", headers=headers))[
                 "processing_status"
@@ -153,18 +153,11 @@ def plant(world: World, user: str) -> dict[str, str]:
     return ids
 
 
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def forget(world: World, user: str, text: str, **choice: Any) -> Any:
     told = world.http.post(f"/users/{user}/forget", json={"text": text, **choice})
     assert told.status_code == 202, told.text
     id = told.json()["id"]
-    until(lambda: world.http.get(f"/v1/receipts/{id}").status_code != 202)
+    wait_for(lambda: world.http.get(f"/v1/receipts/{id}").status_code != 202)
     return ok(world.http.get(f"/v1/receipts/{id}"))
 
 
@@ -200,7 +193,7 @@ def test_a_forgotten_text_is_nowhere_and_other_data_is_unchanged(world: World) -
     remote = world.data / "remotes" / "ada.git"
     made = ok(world.http.put("/users/ada/remotes", json={"kind": "git", "address": str(remote)}))
     ok(world.http.post(f"/users/ada/remotes/{made['id']}/follow"))
-    until(lambda: bool(ok(world.http.get("/users/ada/remotes"))[0]["last_at"]))
+    wait_for(lambda: bool(ok(world.http.get("/users/ada/remotes"))[0]["last_at"]))
     before = world.rows()
 
     for kinds in (KINDS[:20], KINDS[20:40], KINDS[40:]):
@@ -291,7 +284,7 @@ def test_the_memory_page_lists_matches_and_removes_chosen_ones(world: World) -> 
     assert removed.status_code == 303, removed.text
     receipt = removed.headers["location"].partition("?")[0]
     assert receipt.startswith("/ui/receipts/")
-    until(lambda: "The chosen was removed." in world.http.get(receipt).text)
+    wait_for(lambda: "The chosen was removed." in world.http.get(receipt).text)
 
     assert world.server.read(lambda tx: in_tables(tx, canary("page"))) == []
     assert ok(world.http.get("/users/eve/forget")) == []

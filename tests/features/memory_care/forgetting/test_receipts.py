@@ -1,6 +1,5 @@
 """Receipts are for the person they are about, and for administrators."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ import pytest
 
 from ricordo.domain.scope import ROLE_SCOPES
 from tests.seams.people import OPERATOR, People
-from tests.seams.server import LIMIT, serving
+from tests.seams.server import serving
+from tests.seams.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +25,7 @@ def statuses(people: People, path: str, keys: dict[str, str]) -> dict[str, int]:
 
 
 def until_done(people: People, path: str) -> None:
-    deadline = time.monotonic() + LIMIT
-    while people.send(OPERATOR, "GET", path).status_code != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: people.send(OPERATOR, "GET", path).status_code == 200)
 
 
 def test_others_can_read_neither_a_receipt_nor_its_state(people: People) -> None:

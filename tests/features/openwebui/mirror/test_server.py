@@ -3,10 +3,8 @@
 Its users are synced in the background or on request, and can be forgotten here.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import httpx2
@@ -20,18 +18,11 @@ from ricordo.storage.conversations import GONE_THERE
 from tests.features.openwebui.mirror.conftest import USER
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.waiting import wait_for
 from tests.support.open_webui import FakeOpenWebUI
 
 OPERATOR = "the-operator"
 SYNC = f"/users/{USER}/workspace/sync"
-
-
-def wait_for(find: Callable[[], Any]) -> Any:
-    until = time.monotonic() + 15
-    while not (found := find()):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture

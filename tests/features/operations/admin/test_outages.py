@@ -26,6 +26,7 @@ from ricordo.storage import agents, jobs
 from ricordo.storage.engine.store import Transaction
 from tests.seams.routes import cells_of
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, events_of, serving
+from tests.seams.waiting import wait_for
 from tests.support import postgres
 from tests.support.postgres import name_in
 
@@ -121,10 +122,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[io.StringIO]:
 
 
 def wait_until_ready(http: httpx2.Client) -> None:
-    end = time.monotonic() + LIMIT
-    while http.get("/v1/health/ready").status_code != 200:
-        assert time.monotonic() < end, "the server did not recover"
-        time.sleep(0.05)
+    wait_for(lambda: http.get("/v1/health/ready").status_code == 200, "the server did not recover")
 
 
 def require_quiet(log: io.StringIO) -> None:

@@ -36,7 +36,7 @@ from ricordo.storage.schema.columns import metadata
 from tests.cli.conftest import Shell
 from tests.conftest import BOTH
 from tests.features.operations.move.test_cli import fill
-from tests.seams.http import ok
+from tests.seams.http import erase, ok
 from tests.seams.server import serving
 from tests.seams.stores import START, ManualClock
 from tests.support import postgres
@@ -221,10 +221,7 @@ def test_an_erased_user_becomes_a_pseudonym_and_exports_stay_verifiable(
     with serving(tmp_path) as server, server.http() as http:
         ok(http.put("/users/ada/blocks/human", json={"body": "Hers."}))
         (before,) = ok(http.get("/v1/audit-log", params={"user_id": "ada"}))
-        receipt = ok_or_accepted(http.delete("/users/ada"))
-        while receipt["status"] != "done":
-            time.sleep(0.05)
-            receipt = ok_or_accepted(http.get(f"/v1/receipts/{receipt['id']}"))
+        receipt = erase(http, "ada")
         lines = [json.loads(line) for line in http.get("/v1/audit-log/export").text.splitlines()]
         assert [line["for_user_id"] for line in lines] == [None, None]
         assert lines[0]["on_behalf_of"] == before["on_behalf_of"]
@@ -236,11 +233,6 @@ def test_an_erased_user_becomes_a_pseudonym_and_exports_stay_verifiable(
         [stored[name] for name in HASHED], separators=(",", ":"), sort_keys=True, ensure_ascii=False
     )
     assert lines[1]["previous"] == hashlib.sha256(content.encode()).hexdigest()
-
-
-def ok_or_accepted(answer: Any) -> Any:
-    assert answer.status_code in (200, 202), answer.text
-    return answer.json()
 
 
 def micros(text: str) -> int:

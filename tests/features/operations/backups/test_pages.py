@@ -25,6 +25,7 @@ from ricordo.features.operations.backups.service import restore
 from ricordo.settings import Settings
 from tests.seams.http import ok, refused
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.seams.waiting import wait_for
 from tests.support.browser import visit
 
 HOME = "/v1/backups"
@@ -193,10 +194,7 @@ def test_with_several_organizations_only_the_operator_can_use_backups(
 
 def ended_name(http: httpx2.Client, headers: dict[str, str]) -> str:
     name = ok(http.post(HOME, headers=headers))["metadata"]["payload"]["name"]
-    deadline = time.monotonic() + LIMIT
-    while not ok(http.get(HOME, headers=headers)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: ok(http.get(HOME, headers=headers)))
     return str(name)
 
 

@@ -1,6 +1,5 @@
 """One thing is forgotten: a Dolt database that holds only this user's memory gets a new history."""
 
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,7 +21,8 @@ from tests.features.sync.dolt.test_sync import (
     require_same,
 )
 from tests.seams.http import ok
-from tests.seams.server import LIMIT, serving
+from tests.seams.server import serving
+from tests.seams.waiting import wait_for
 from tests.support import dolt
 from tests.support.dolt import at
 
@@ -180,13 +180,10 @@ def test_the_receipt_reports_the_recreated_dolt_history(tmp_path: Path) -> None:
         remote = {"kind": "dolt", "address": f"doltlite://{folder / 'ada.db'}"}
         id = ok(http.put("/users/ada/remotes", json=remote))["id"]
         ok(http.post(f"/users/ada/remotes/{id}/follow"))
-        end = time.monotonic() + 6 * LIMIT
-        while not ok(http.get("/users/ada/remotes"))[0]["last_at"] and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_for(lambda: ok(http.get("/users/ada/remotes"))[0]["last_at"])
         assert b"diabetes" in (folder / "ada.db").read_bytes()
         path = http.post("/users/ada/forget", json={"text": SECRET, "all": True}).json()["receipt"]
-        while http.get(path).json()["status"] != "done" and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_for(lambda: http.get(path).json()["status"] == "done")
         (sentence,) = [one for one in ok(http.get(path))["elsewhere"] if "dolt remote" in one]
         assert "was created again" in sentence
         assert b"diabetes" not in (folder / "ada.db").read_bytes()

@@ -15,6 +15,7 @@ from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
 from tests.seams.http import ok, put, refused
 from tests.seams.server import ServerInThread, serving
+from tests.seams.waiting import wait_for
 from tests.support.notebook import Notebooks
 
 LIMIT = 60
@@ -80,10 +81,7 @@ def test_a_plugins_remote_gets_its_options_and_password(
         "options": {"title": "A"},
     }
     assert "s3cret" not in http.put(f"/users/{user}/remotes", json=body).text
-    deadline = time.monotonic() + LIMIT
-    while "s3cret" not in NOTEBOOKS.passwords:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: "s3cret" in NOTEBOOKS.passwords)
     said = refused(http.put(f"/users/{user}/remotes", json={**body, "kind": "paper"}), 400)
     assert 'no remotes of the kind "paper". Use one of: dolt, git, notebook, openwebui.' in said
     for kind in ("git", "dolt"):

@@ -1,7 +1,6 @@
 """Courses in use: their agents are updated from the files, and students keep what they have."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from ricordo.features.tutor.courses.prompt import TUTOR_TOOLS
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from tests.seams.http import ok, refused
-from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.waiting import wait_for
 
 OPERATOR = "the-operator"
 AGENT = f'[[agent]]\nname = "coach"\nmodel = "{MODEL}"\ninstructions = "Coach them well."\n'
@@ -433,13 +433,6 @@ def test_a_task_has_its_own_tools_system_prompt_and_step_limit(
     assert "Be brief." in asked.messages[0].text
     say(http, agent, "ada", "And now?")
     assert "memory_replace" in [tool.name for tool in server.model.requests[-1].tools]
-
-
-def wait_for(find: Callable[[], Any]) -> None:
-    until = time.monotonic() + LIMIT
-    while not find():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def test_a_deleted_retired_agent_does_not_make_its_course_reapply(

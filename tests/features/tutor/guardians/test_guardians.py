@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,9 @@ from ricordo.storage.schema.core_tables import jobs as job_rows
 from ricordo.storage.schema.core_tables import organizations
 from tests.cli.conftest import environment, run_here
 from tests.features.tutor.learning.test_served import BROWSER, COURSE, OPERATOR, Course, note
-from tests.seams.http import ok, refused
+from tests.seams.http import erase, ok, refused
 from tests.seams.people import OTHER_ORGANIZATION, People, bearer
-from tests.seams.server import LIMIT, ServerInThread, serving
+from tests.seams.server import ServerInThread, serving
 from tests.support.browser import visit
 
 STUDENTS = "/v1/guardian/students"
@@ -279,12 +278,7 @@ def test_a_guardianship_ends_when_either_person_is_erased(course: Course, people
 
     assert {first.student_id, second.student_id} <= rows()
     for name in (first.student, second.guardian):
-        receipt = course.http.delete(f"/users/{name}").json()
-        until = time.monotonic() + LIMIT
-        while receipt["status"] != "done" and time.monotonic() < until:
-            time.sleep(0.02)
-            receipt = course.http.get(receipt["receipt"]).json()
-        assert receipt["status"] == "done"
+        erase(course.http, name)
     assert rows().isdisjoint({first.student_id, second.student_id})
     assert ok(first.watch()) == []
 

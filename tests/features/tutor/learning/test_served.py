@@ -2,7 +2,6 @@
 
 import io
 import json
-import time
 import zipfile
 from collections.abc import Iterator
 from functools import partial
@@ -23,9 +22,9 @@ from ricordo.features.tutor.tasks import service as task_service
 from ricordo.llm.scripted import call
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs as job_rows
-from tests.seams.http import ok, refused
+from tests.seams.http import erase, ok, refused
 from tests.seams.people import People, bearer
-from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.seams.server import MODEL, ServerInThread, serving
 from tests.support.browser import visit
 
 BROWSER = {"sec-fetch-site": "same-origin"}
@@ -315,11 +314,7 @@ def test_a_students_skills_are_exported_erased_and_restored(course: Course) -> N
     choice = {"course": "numbers", "is_off": False, "shares": True, "retention_days": None}
     assert record == choice
 
-    receipt = course.http.delete("/users/ona").json()
-    until = time.monotonic() + LIMIT
-    while receipt["status"] != "done" and time.monotonic() < until:
-        time.sleep(0.02)
-        receipt = course.http.get(receipt["receipt"]).json()
+    receipt = erase(course.http, "ona")
     assert receipt["removed"]["learner_choices"] == 1
     assert receipt["removed"]["user_facts"] == 2
     assert [

@@ -1,6 +1,5 @@
 """Tasks of a running server: their users, their results, and the callers who may pause them."""
 
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,8 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, users
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.seams.http import ok, refused
-from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.waiting import wait_for
 
 OPERATOR = "the-operator"
 AUTHORIZED = {"authorization": f"Bearer {OPERATOR}"}
@@ -491,10 +491,7 @@ def test_a_task_started_by_hand_runs_at_once(tmp_path: Path) -> None:
         agent = ok(http.put("/v1/courses/essay", json={"source": COURSE}))["agents"]["coach"]
         say(http, agent, "ada", "Hello")
         start(http, user_id="ada")
-        limit = time.monotonic() + LIMIT
-        while runs_of(http)[0]["status"] != "done":
-            assert time.monotonic() < limit
-            time.sleep(0.05)
+        wait_for(lambda: runs_of(http)[0]["status"] == "done")
 
 
 def test_a_paused_task_skips_waiting_runs_but_can_be_started(

@@ -1,6 +1,5 @@
 """Teachers see their students, pending work and the blocks whose policy allows it, nothing else."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,8 @@ from ricordo.pages.inside import Api
 from ricordo.storage.schema.core_tables import organizations
 from tests.seams.http import refused
 from tests.seams.people import OTHER_ORGANIZATION, People, all_text, bearer
-from tests.seams.server import LIMIT, MODEL, serving
+from tests.seams.server import MODEL, serving
+from tests.seams.waiting import wait_for
 from tests.support.browser import visit
 
 OPERATOR = "the-operators-own-key"
@@ -249,10 +249,7 @@ def test_failed_tasks_are_counted_and_erased_students_disappear(own_school: Scho
     run = own_school.ask(
         OPERATOR, "POST", "/background/tasks/essay.weekly/run", json={"user_id": "ada"}
     )["runs"][0]
-    deadline = time.monotonic() + LIMIT
-    while not own_school.ask(OPERATOR, "GET", f"/background/runs/{run['id']}")["ended_at"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: own_school.ask(OPERATOR, "GET", f"/background/runs/{run['id']}")["ended_at"])
     bad = (
         update(task_runs).where(task_runs.c.id == run["id"]).values(status="failed", problem=WAITS)
     )
