@@ -66,6 +66,20 @@ class NewMessage:
     is_untrusted: bool = False
     egress: str | None = None
 
+    @classmethod
+    def of(cls, message: Message) -> "NewMessage":
+        """Return a stored message as the input of another turn."""
+        return cls(
+            message.role,
+            message.parts,
+            otid=message.otid,
+            name=message.name,
+            sender_id=message.sender_id,
+            group_id=message.group_id,
+            is_untrusted=message.is_untrusted,
+            egress=message.egress,
+        )
+
     def signed(
         self, message: Message, *, is_untrusted: bool = False, label: str | None = None
     ) -> Message:

@@ -300,11 +300,7 @@ def lineage(tx: Transaction, context: RequestContext, message_id: str) -> Json:
     shas: dict[str, str] = memory.get("blocks", {})
     block_versions = history.of_blocks(tx, scope, shas)
     passage_ids: list[str] = memory.get("passages", [])
-    passages = [
-        passage
-        for passage in archives.passages_by_ids(tx, passage_ids)
-        if passage.organization_id == scope.organization_id and scope.sees(passage.user_id)
-    ]
+    passages = archives.visible_passages(tx, scope, passage_ids)
     return LineageResponse.of(
         message,
         message_id=message.id,

@@ -14,6 +14,7 @@ from operator import itemgetter
 
 from ricordo.domain.hidden_text import UNSEEN_CLASS, without_marks
 from ricordo.domain.text import normal_text
+from ricordo.memory.text import common_ends
 
 # A longer text is only searched word for word.
 _TEXT_LIMIT = 400_000
@@ -279,7 +280,8 @@ def _search_folded(text: str, piece: str, new: str) -> Search:
             None, len(matches), _lines(text, [folded.begin_of(position) for position in matches])
         )
     folded_new = _Folded(new)
-    head, tail = _shared_ends(folded_piece.text, folded_new.text)
+    # The equal beginning and end are not replaced, so they keep their signs.
+    head, tail = common_ends(folded_piece.text, folded_new.text)
     start = matches[0] + head
     end = matches[0] + len(folded_piece.text) - tail
     new_end = len(folded_new.text) - tail
@@ -294,18 +296,6 @@ def _search_folded(text: str, piece: str, new: str) -> Search:
     return Search(
         Replacement(begin, max(begin, folded.end_of(end)), new_text), 1, _lines(text, [begin])
     )
-
-
-def _shared_ends(first: str, second: str) -> tuple[int, int]:
-    """Return the lengths of the equal beginning and end of two texts.
-
-    These parts are not replaced, so they keep their signs.
-    """
-    shorter = min(len(first), len(second))
-    head = next((index for index in range(shorter) if first[index] != second[index]), shorter)
-    rest = shorter - head
-    tail = next((index for index in range(rest) if first[-1 - index] != second[-1 - index]), rest)
-    return head, tail
 
 
 def _unescaped(text: str) -> str:

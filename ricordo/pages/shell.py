@@ -191,6 +191,23 @@ class _Frame:
     sees_server: bool = False
 
 
+async def render_secret(
+    request: Request, template: str, *, status: int = 200, **template_variables: Any
+) -> HTMLResponse:
+    """Return a page whose address is a secret: browsers and search engines do not pass it on.
+
+    Args:
+        request: The request that the page answers.
+        template: As for `render`.
+        status: The HTTP status.
+        **template_variables: As for `render`.
+    """
+    response = await render(request, template, status=status, **template_variables)
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["X-Robots-Tag"] = "noindex"
+    return response
+
+
 def _read_frame(tx: Transaction, me: Scope) -> _Frame:
     return _Frame(
         waiting_count=proposals.count_decidable(tx, me) if me.may(APPROVE, OVERRIDE) else 0,

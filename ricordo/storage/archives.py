@@ -94,6 +94,21 @@ passages_by_ids = _PASSAGES.by_ids
 passages_by_numbers = _PASSAGES.by_numbers
 
 
+def visible_passages(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Passage]:
+    """Return the passages with these ids that the caller may see, in order.
+
+    Args:
+        tx: The transaction, or a read.
+        scope: The caller.
+        ids: The passages.
+    """
+    return [
+        passage
+        for passage in passages_by_ids(tx, ids)
+        if passage.organization_id == scope.organization_id and scope.sees(passage.user_id)
+    ]
+
+
 def page(
     tx: Transaction,
     scope: Scope,

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Row, and_, func, or_, select
+from sqlalchemy import Row, Table, and_, func, or_, select
 
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Scope
@@ -51,16 +52,7 @@ def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mappin
         scope: The caller.
         ids: The agents, in any order. Only the first 500 by id are read.
     """
-    agent_ids = sorted(set(ids))[:MOST_NAMES]
-    statement = select(agents.c.id, agents.c.name, agents.c.organization_id).where(
-        agents.c.id.in_(agent_ids), *may_use(scope)
-    )
-    # Check the organization here. If the statement checked it, SQLite would use the index of the
-    # organization and read all of its agents.
-    if not agent_ids:
-        return {}
-    rows = tx.all(statement)
-    return {row.id: row.name for row in rows if row.organization_id == scope.organization_id}
+    return _names(tx, scope, agents, ids, *may_use(scope))
 
 
 def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> Mapping[str, str]:
@@ -71,13 +63,19 @@ def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> 
         scope: The organization; the caller's user does not matter.
         ids: The users; None and "" are ignored. Only the first 500 by id are read.
     """
-    user_ids = sorted({id for id in ids if id})[:MOST_NAMES]
-    statement = select(users.c.id, users.c.name, users.c.organization_id).where(
-        users.c.id.in_(user_ids)
-    )
-    if not user_ids:
+    return _names(tx, scope, users, ids)
+
+
+def _names(
+    tx: Transaction, scope: Scope, table: Table, ids: Iterable[str | None], *conditions: Any
+) -> dict[str, str]:
+    first_ids = sorted({id for id in ids if id})[:MOST_NAMES]
+    if not first_ids:
         return {}
-    rows = tx.all(statement)
+    columns = (table.c.id, table.c.name, table.c.organization_id)
+    rows = tx.all(select(*columns).where(table.c.id.in_(first_ids), *conditions))
+    # Check the organization here. If the statement checked it, SQLite would use the index of the
+    # organization and read all of its rows.
     return {row.id: row.name for row in rows if row.organization_id == scope.organization_id}
 
 

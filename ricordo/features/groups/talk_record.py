@@ -272,19 +272,7 @@ def input_of_talk(tx: Transaction, plan: TalkPlan, run_id: str) -> list[Utteranc
         run_id: The talk's run, which has the messages.
     """
     return [
-        Utterance(
-            None,
-            NewMessage(
-                message.role,
-                message.parts,
-                otid=message.otid,
-                name=message.name,
-                sender_id=message.sender_id,
-                group_id=plan.group_id,
-                is_untrusted=message.is_untrusted,
-                egress=message.egress,
-            ),
-        )
+        Utterance(None, replace(NewMessage.of(message), group_id=plan.group_id))
         for message in messages.of_run(tx, run_id)
         if message.step_id is None and message.role in _INPUT
     ]

@@ -277,20 +277,7 @@ def _as_stored(request: TurnRequest, stored: Sequence[Message]) -> TurnRequest:
 
     Each message gets its stored otid, which is the same after a kill.
     """
-    new_messages = tuple(
-        NewMessage(
-            message.role,
-            message.parts,
-            otid=message.otid,
-            name=message.name,
-            sender_id=message.sender_id,
-            group_id=message.group_id,
-            is_untrusted=message.is_untrusted,
-            egress=message.egress,
-        )
-        for message in stored
-        if message.role != "approval"
-    )
+    new_messages = tuple(NewMessage.of(message) for message in stored if message.role != "approval")
     return replace(request, messages=new_messages)
 
 

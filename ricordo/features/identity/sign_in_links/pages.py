@@ -30,7 +30,7 @@ from ricordo.features.identity.sign_in_links.queries import Kind
 from ricordo.features.memory_care.notifications.options import NotificationSettings
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.sessions import STAYS, session_seconds, set_session
-from ricordo.pages.shell import Pages, done, form_of, render
+from ricordo.pages.shell import Pages, done, form_of, render, render_secret
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import jobs
@@ -210,7 +210,4 @@ async def _page(request: Request, *, status: int = 200, **variables: Any) -> Res
         "action": "",
         "kind": "",
     }
-    response = await render(request, _LINK, status=status, **(defaults | variables))
-    response.headers["Referrer-Policy"] = "no-referrer"
-    response.headers["X-Robots-Tag"] = "noindex"
-    return response
+    return await render_secret(request, _LINK, status=status, **(defaults | variables))

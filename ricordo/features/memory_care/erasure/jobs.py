@@ -9,14 +9,13 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from ricordo.agents.conversations import recompile_system
 from ricordo.agents.deletion import drop_outside
-from ricordo.domain.clock import to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import RicordoError, Unavailable
@@ -30,7 +29,6 @@ from ricordo.storage import runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations
 from ricordo.storage.schema.memory_tables import chains
-from ricordo.storage.scrub import scrub
 
 log = logging.getLogger(__name__)
 SWEEP = "erasure.sweep"
@@ -57,7 +55,7 @@ class ErasureWork(PortionedWork[Erasure]):
             await self._stop_jobs()
             for at_erasure in self._runtime.plugins.at_erasure():
                 remains = await at_erasure(self._runtime, self.state.user_id)
-                await self._write(partial(_note_elsewhere, remains=remains))
+                await self._note_elsewhere(remains)
             await self._erase_rows()
             for id in (*self.state.own_agents, *self.state.own_archives):
                 await drop_outside(self._runtime, id)
@@ -73,21 +71,8 @@ class ErasureWork(PortionedWork[Erasure]):
             remaining["messages.name"] = len(await self._find(service.named_like(self.state)))
             await self._write(partial(queries.erase_user, remaining=+Counter(remaining)))
         if self.state.finished_at is None:
-            touched = [
-                name.partition(".")[0] for name in (*self.state.removed, *self.state.changed)
-            ]
-            # An import of this module loads numpy, which a server loads only at its first search.
-            from ricordo.search.reader import drop_caches
-
-            # The caches contain words of the user; they are filled again when needed.
-            await self._store.write(drop_caches)
-            remains = await scrub(self._store, touched)
-
-            def finish(tx: Transaction, erasure: Erasure) -> None:
-                erasure.note_elsewhere(remains)
-                erasure.finished_at = to_datetime(tx.clock.now()).isoformat()
-
-            await self._write(finish)
+            touched = (*self.state.removed, *self.state.changed)
+            await self._finish([name.partition(".")[0] for name in touched])
         return self.state
 
     async def _erase_rows(self) -> None:
@@ -227,10 +212,6 @@ class ErasureWork(PortionedWork[Erasure]):
         await self._write(
             lambda _tx, erasure: [getattr(erasure, name).update(new) for name, new in more.items()]
         )
-
-
-def _note_elsewhere(_tx: Transaction, erasure: Erasure, remains: Sequence[str]) -> None:
-    erasure.note_elsewhere(remains)
 
 
 def _names(job: Any, ids: set[str]) -> bool:

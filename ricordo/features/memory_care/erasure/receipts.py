@@ -63,6 +63,14 @@ class ErasureFacts(BaseModel):
     )
     elsewhere: list[str] = []
 
+    def note_elsewhere(self, sentences: Iterable[str]) -> None:
+        """Add sentences about data that remains, each once.
+
+        Args:
+            sentences: Sentences for the receipt.
+        """
+        self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
+
 
 class Erasure(ErasureFacts):
     """The state of a user's erasure, from which any worker can continue."""
@@ -97,14 +105,6 @@ class Erasure(ErasureFacts):
     # Addresses of the memory's remotes with their kind; kept until those in the data folder are
     # removed.
     remotes: dict[str, str] = {}
-
-    def note_elsewhere(self, sentences: Iterable[str]) -> None:
-        """Add sentences about data that remains, each once.
-
-        Args:
-            sentences: Sentences for the receipt.
-        """
-        self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
 
 
 def subject_of(user_id: str) -> str:

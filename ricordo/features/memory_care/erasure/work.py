@@ -5,17 +5,18 @@ and nothing is counted twice.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from ricordo.domain.clock import to_datetime
 from ricordo.domain.job import Job, Report
 from ricordo.errors import Collision, Unavailable
 from ricordo.features.memory_care.erasure import queries
 from ricordo.features.memory_care.erasure.files import note_sweep
+from ricordo.features.memory_care.erasure.receipts import ErasureFacts
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
 from ricordo.search.vector_index import portions
@@ -24,25 +25,13 @@ from ricordo.storage.engine.database import folders_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.engine.work_folders import Sweep, sweep
 from ricordo.storage.jobs import FencedStore
+from ricordo.storage.scrub import scrub
 
 _TRIES = 300
 _PAUSE = 0.1  # seconds between two tries
 
 
-class WorkState(Protocol):
-    """The state of the work: the id of its receipt, and the counts so far."""
-
-    id: str
-    organization_id: str
-    removed: Counter[str]
-    changed: Counter[str]
-
-    def model_copy(self, *, deep: bool = False) -> Any: ...
-
-    def model_dump(self, *, mode: str) -> Any: ...
-
-
-S = TypeVar("S", bound=WorkState)
+S = TypeVar("S", bound=ErasureFacts)
 # The work of one transaction; it returns True to be called again.
 Portion = Callable[[Transaction, S], object]
 
@@ -85,6 +74,25 @@ class PortionedWork(Generic[S]):
         count = self.state.removed.total()
         self._report(count, count)
         return is_more
+
+    async def _note_elsewhere(self, sentences: Iterable[str]) -> None:
+        """Add sentences about data that remains to the receipt."""
+        await self._write(lambda _tx, state: state.note_elsewhere(sentences))
+
+    async def _finish(self, table_names: Iterable[str]) -> None:
+        """Rewrite the files of these tables, from which rows were deleted, and end the work."""
+        # Imports numpy, which a server loads at its first search.
+        from ricordo.search.reader import drop_caches
+
+        # The caches contain words of the user; they are filled again when needed.
+        await self._store.write(drop_caches)
+        remains = await scrub(self._store, table_names)
+
+        def finish(tx: Transaction, state: S) -> None:
+            state.note_elsewhere(remains)
+            state.finished_at = to_datetime(tx.clock.now()).isoformat()
+
+        await self._write(finish)
 
     async def _wait(
         self, work: Callable[[Transaction], Any], otherwise: str, transact: Any = None

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ricordo.agents.conversations import recompile_system
-from ricordo.domain.clock import to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Scope
@@ -46,7 +45,6 @@ from ricordo.secret import Secret
 from ricordo.storage import jobs, remotes, runs, users
 from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.engine.store import Overtaken, Transaction
-from ricordo.storage.scrub import scrub
 
 log = logging.getLogger(__name__)
 ROUNDS = 20
@@ -195,7 +193,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
                 self._runtime, self.state.user_id, self.state.needle_of_followers
             )
             if sentences:
-                await self._write(partial(_note_elsewhere, sentences=sentences))
+                await self._note_elsewhere(sentences)
         await self._sweep_copies()
 
     async def _follow(self, remote: Remote) -> None:
@@ -223,7 +221,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
                     f"The memory's git remote at {address} could not be rewritten yet, and keeps a "
                     "copy until it can be reached."
                 )
-        await self._write(partial(_note_elsewhere, sentences=[kept]))
+        await self._note_elsewhere([kept])
 
     async def _has_begun_again(self, remote: Remote) -> bool:
         """Update the remote; return whether the old versions have left its history."""
@@ -289,7 +287,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
             )
         if not self.state.user_id:
             remains.append(_WITHOUT_USER)
-        await self._write(partial(_note_elsewhere, sentences=[*remains, *_ALWAYS]))
+        await self._note_elsewhere([*remains, *_ALWAYS])
 
     def _end(self, tx: Transaction, forgetting: Forgetting) -> None:
         if forgetting.is_never_again and (forgetting.user_id or forgetting.local_user_id):
@@ -303,21 +301,10 @@ class ForgettingWork(PortionedWork[Forgetting]):
         forgetting.conversations = set()
 
     async def _rewrite_files(self) -> None:
-        # Imports numpy, which a server loads at its first search.
-        from ricordo.search.reader import drop_caches
-
-        await self._store.write(drop_caches)
         # Rows that were deleted earlier, such as uploads, may have left the fact in free pages of
         # the file.
         table_names = (table.name for table in tables_with_words())
-        touched = [*self.state.removed, *self.state.changed, *_TOUCHED, *table_names]
-        remains = await scrub(self._store, touched)
-
-        def finish(tx: Transaction, forgetting: Forgetting) -> None:
-            forgetting.note_elsewhere(remains)
-            forgetting.finished_at = to_datetime(tx.clock.now()).isoformat()
-
-        await self._write(finish)
+        await self._finish([*self.state.removed, *self.state.changed, *_TOUCHED, *table_names])
 
 
 # Every removal counts as a change of these tables.
@@ -374,10 +361,6 @@ def _add_rule(tx: Transaction, forgetting: Forgetting) -> None:
 
 def _note_pass(_tx: Transaction, forgetting: Forgetting) -> None:
     forgetting.passes += 1
-
-
-def _note_elsewhere(_tx: Transaction, forgetting: Forgetting, sentences: Sequence[str]) -> None:
-    forgetting.note_elsewhere(sentences)
 
 
 def _note_files(_tx: Transaction, forgetting: Forgetting, files: dict[str, str]) -> None:

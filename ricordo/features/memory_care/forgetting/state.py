@@ -69,14 +69,6 @@ class Forgetting(ErasureFacts):
     # The rewritten chains, each with its head and the number of changed versions.
     chains: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
-    def note_elsewhere(self, sentences: Iterable[str]) -> None:
-        """Add sentences about data that remains, each once.
-
-        Args:
-            sentences: Sentences for the receipt.
-        """
-        self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
-
     @property
     def needle(self) -> Needle:
         return Needle(self.text, by_meaning=self.by_meaning)

@@ -15,7 +15,7 @@ from ricordo.features.memory_care.notifications import service
 from ricordo.features.memory_care.notifications.options import NotificationSettings
 from ricordo.memory.approval import Conflicted
 from ricordo.pages.inside import Api
-from ricordo.pages.shell import Pages, done, form_of, render, typed_number
+from ricordo.pages.shell import Pages, done, form_of, render, render_secret, typed_number
 from ricordo.storage.engine.store import Transaction
 
 router = Pages(scope="memory", open_paths=("/decide",))
@@ -114,7 +114,4 @@ def _require_owner(request: Request, user: User) -> None:
 
 async def _page(request: Request, *, status: int = 200, **variables: Any) -> Response:
     defaults = {"decided": "", "conflict": ""}
-    response = await render(request, _TEMPLATE, status=status, **(defaults | variables))
-    response.headers["Referrer-Policy"] = "no-referrer"
-    response.headers["X-Robots-Tag"] = "noindex"
-    return response
+    return await render_secret(request, _TEMPLATE, status=status, **(defaults | variables))

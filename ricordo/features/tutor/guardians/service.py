@@ -47,9 +47,7 @@ def link(tx: Transaction, scope: Scope, student_name: str, guardian_name: str) -
             guardians.
         NotFound: one of the two is unknown.
     """
-    users.require_all_users(scope)
-    student = users.require(tx, scope, student_name)
-    guardian = users.require(tx, scope, guardian_name)
+    student, guardian = _both(tx, scope, student_name, guardian_name)
     if student.id == guardian.id:
         raise Invalid("A student cannot be their own guardian. Name two users.")
     if LOCAL_USER in (student.id, guardian.id):
@@ -77,11 +75,16 @@ def unlink(tx: Transaction, scope: Scope, student_name: str, guardian_name: str)
         Forbidden: the caller may not change the organization's users.
         NotFound: one of the two is unknown, or they are not linked.
     """
-    users.require_all_users(scope)
-    student = users.require(tx, scope, student_name)
-    guardian = users.require(tx, scope, guardian_name)
+    student, guardian = _both(tx, scope, student_name, guardian_name)
     if not queries.remove(tx, student.id, guardian.id):
         raise _not_linked(guardian_name)
+
+
+def _both(
+    tx: Transaction, scope: Scope, student_name: str, guardian_name: str
+) -> tuple[User, User]:
+    users.require_all_users(scope)
+    return users.require(tx, scope, student_name), users.require(tx, scope, guardian_name)
 
 
 def allow(tx: Transaction, student: User, guardian_name: str, sees: Sight) -> Guardianship:

@@ -35,11 +35,7 @@ async def show_answer(request: Request, message_id: str) -> Response:
         memory: dict[str, Any] = step.memory if step else {}
         block_versions = history.of_blocks(tx, scope, memory.get("blocks", {}))
         passage_ids = memory.get("passages", [])
-        passages = [
-            passage
-            for passage in archives.passages_by_ids(tx, passage_ids)
-            if passage.organization_id == scope.organization_id and scope.sees(passage.user_id)
-        ]
+        passages = archives.visible_passages(tx, scope, passage_ids)
         changed = []
         proposed = []
         if message.step_id:

@@ -14,6 +14,7 @@ from ricordo.domain.version import BlockVersion, ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.web.pages import queries
 from ricordo.memory import user_memory
+from ricordo.memory.blame import Blame, Place, blame_beside
 from ricordo.pages.memory_owner import MemoryOwner
 from ricordo.pages.titles import title_of
 from ricordo.storage import blocks, history, proposals, users, versions
@@ -167,6 +168,25 @@ async def open_block(request: Request) -> BlockAddress:
             f"This is a block of {owner.name}. Change it on the page of {owner.name}'s memory."
         )
     return address
+
+
+async def read_blame(request: Request) -> Blame:
+    """Return the finished blame of the block of this request.
+
+    Args:
+        request: The request of a page whose path has `block_id`, or `user_id` and `label`.
+
+    Raises:
+        NotFound: The caller sees no such block.
+    """
+    scope = request.scope[REQUEST_SCOPE]
+    path_params = request.path_params
+
+    def find_place(tx: Transaction) -> Place:
+        address = find_block(tx, scope, path_params)
+        return address.chain.id, address.label
+
+    return await blame_beside(request.app.state.runtime.store, find_place)
 
 
 def counted(

@@ -7,10 +7,14 @@ from fastapi import Request, Response
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import NotFound
 from ricordo.features.web.pages import queries
-from ricordo.features.web.pages.block_address import find_block, open_block, read_versions
+from ricordo.features.web.pages.block_address import (
+    find_block,
+    open_block,
+    read_blame,
+    read_versions,
+)
 from ricordo.features.web.pages.memory import outcome_of
 from ricordo.features.web.pages.memory_sections import rights_at
-from ricordo.memory.blame import Place, blame_beside
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, done, form_of, render
 from ricordo.storage import history, versions
@@ -115,12 +119,7 @@ async def show_blame(request: Request) -> Response:
     if number.isascii() and number.isdecimal() and len(number) < 9:
         start = max(1, int(number))
     store = request.app.state.runtime.store
-
-    def find_place(tx: Transaction) -> Place:
-        address = find_block(tx, scope, path_params)
-        return address.chain.id, address.label
-
-    blame = await blame_beside(store, find_place)
+    blame = await read_blame(request)
     lines = blame.lines(start - 1, min(blame.count, start - 1 + _LINES))
 
     def read(tx: Transaction) -> dict[str, Any]:

@@ -7,9 +7,14 @@ from fastapi import Request, Response
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import Invalid
 from ricordo.features.web.pages import queries
-from ricordo.features.web.pages.block_address import BlockAddress, find_block, open_block
+from ricordo.features.web.pages.block_address import (
+    BlockAddress,
+    find_block,
+    open_block,
+    read_blame,
+)
 from ricordo.features.web.pages.block_form import FIELD, text_of_form
-from ricordo.features.web.pages.memory import outcome_of, show_block_page
+from ricordo.features.web.pages.memory import outcome_of, show_block_page, undo_address
 from ricordo.features.web.pages.memory_sections import (
     MOST_ON_PAGE,
     MemorySection,
@@ -17,7 +22,6 @@ from ricordo.features.web.pages.memory_sections import (
     section_of,
 )
 from ricordo.features.web.pages.memory_text import TextPiece, lines_named, with_lines
-from ricordo.memory.blame import Place, blame_beside
 from ricordo.memory.schemas import schemas_in
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import Pages, done, form_of, is_part, local_path, render
@@ -88,14 +92,10 @@ async def change_line(request: Request) -> Response:
         return await show_block_page(
             request, status=409, typed=text, is_edited=True, is_changed=True, words=""
         )
-    before = address.block and address.block.head
-    undo = ""
-    if before and saved.get("version") != before.hex():
-        undo = f"{address.page}/restore?sha={before.hex()}"
     notice = outcome_of(address, saved, "saved")
     if forgets and notice.endswith("was saved."):
         notice = "Forgotten. Agents do not read it any more; its history stays."
-    return done(request, path, notice, undo=undo)
+    return done(request, path, notice, undo=undo_address(address, saved))
 
 
 async def _save(
@@ -156,14 +156,8 @@ async def _section(request: Request) -> MemorySection:
 async def _source(request: Request, line: int) -> dict[str, Any]:
     """Return the version that brought a line, and the message that led to that version."""
     scope = request.scope[REQUEST_SCOPE]
-    path_params = request.path_params
     store = request.app.state.runtime.store
-
-    def find_place(tx: Transaction) -> Place:
-        address = find_block(tx, scope, path_params)
-        return address.chain.id, address.label
-
-    blame = await blame_beside(store, find_place)
+    blame = await read_blame(request)
     blamed = blame.lines(line - 1, line)[0]
     source = await store.read(lambda tx: queries.source_of_run(tx, scope, blamed.version.run_id))
     return {"version": blamed.version, "or_earlier": blamed.or_earlier, "source": source}

@@ -376,11 +376,8 @@ async def save_block(request: Request) -> Response:
             is_changed=is_changed,
             words="" if is_changed else str(refusal),
         )
-    before = address.block and address.block.head
-    undo = ""
-    if before and saved.get("version") != before.hex():
-        undo = f"{address.page}/restore?sha={before.hex()}"
-    return done(request, address.page, outcome_of(address, saved, "saved"), undo=undo)
+    notice = outcome_of(address, saved, "saved")
+    return done(request, address.page, notice, undo=undo_address(address, saved))
 
 
 @_by_id.post("/settings")
@@ -618,6 +615,18 @@ def outcome_of(address: BlockAddress, saved: dict[str, Any], verb: str) -> str:
     """
     is_proposed = saved.get("proposal_id") or "base_body" in saved
     return _waits_for(address) if is_proposed else f"{address.label} was {verb}."
+
+
+def undo_address(address: BlockAddress, saved: dict[str, Any]) -> str:
+    """Return the page that undoes a saved change; "" if no version was made.
+
+    Args:
+        address: The block as it was before.
+        saved: The answer of the API to the change.
+    """
+    if address.shown_version in ("", saved.get("version")):
+        return ""
+    return f"{address.page}/restore?sha={address.shown_version}"
 
 
 router.routes += [*_by_id.routes, *_of_agent.routes]
