@@ -227,7 +227,7 @@ async def reject(
         rejected = approval.reject(
             tx, _scope_of(context, memory), diff_id, context.actor_for(memory.user), reason=reason
         )
-        block = user_memory.find(tx, memory, label)
+        block = user_memory.find(tx, memory, rejected.label)
         return rejected, block, waiting_for(tx, block)
 
     return await decided(await context.store.write(work))
@@ -341,11 +341,15 @@ def _require(
 ) -> UserMemory:
     """Return the user's memory.
 
-    Raises NotFound if the proposal is not for this block of this user.
+    The block may have been renamed since the caller read its label. Raises NotFound if the proposal
+    is not for this block of this user.
     """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     proposal = proposals.get(tx, context.scope, diff_id)
-    if (proposal.chain_id, proposal.label) != (memory.chain.id, label):
+    is_of_block = proposal.chain_id == memory.chain.id and (
+        proposal.label == label or proposal.label == history.last_label(tx, memory.chain.id, label)
+    )
+    if not is_of_block:
         raise NotFound(f"Proposal with ID {diff_id} not found")
     return memory
 

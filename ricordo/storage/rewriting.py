@@ -89,12 +89,14 @@ class TextChanges:
     """Functions that change the texts of a chain.
 
     `text` changes the texts of blocks. `words` changes texts about changes, such as reasons.
-    `settings` changes settings, which are JSON.
+    `settings` changes settings, which are JSON. `proposed` returns the new text of a waiting
+    proposal, for its place, the text from which it was made, and its own text. None: as `text`.
     """
 
     text: ChangeText
     words: ChangeText
     settings: Callable[[Place, Any], Any]
+    proposed: Callable[[Place, str, str], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +242,20 @@ class _Rewriting:
         )
         return len({values["new_id"] for values in stored})
 
-    def _new_blob(self, label: str, blob: bytes | None, proposal_id: str | None = None) -> Any:
+    def _new_blob(self, label: str, blob: bytes | None, proposal: Any = None) -> Any:
         if blob is None:
             return None
         blob = bytes(blob)
         if blob not in self.old_texts:
             return blob
         old = self.old_texts[blob]
-        text = self.changes.text(Place(label, proposal_id), old)
+        if proposal is None:
+            text = self.changes.text(Place(label), old)
+        elif self.changes.proposed and proposal.status in _WAITING:
+            base = self.old_texts.get(bytes(proposal.base_blob or b""), "")
+            text = self.changes.proposed(Place(label, proposal.id), base, old)
+        else:
+            text = self.changes.text(Place(label, proposal.id), old)
         id = blob if text == old else blob_id(text)
         self.texts.setdefault(id, (label, text))
         return id
@@ -351,14 +359,14 @@ class _Rewriting:
                 "base": self._new_commit(row.base),
                 "result": self._new_commit(row.result),
                 "base_blob": self._new_blob(row.label, row.base_blob),
-                "blob": self._new_blob(row.label, row.blob, row.id),
+                "blob": self._new_blob(row.label, row.blob, row),
             }
             values |= {
                 name: self.changes.words(text_key, getattr(row, name))
                 for name in ("description", "reasoning", "note")
                 if getattr(row, name)
             }
-            is_changed = values["blob"] != row.blob
+            is_changed = any(values[name] != getattr(row, name) for name in ("blob", "base_blob"))
             is_empty = is_changed and values["blob"] == (values["base_blob"] or blob_id(""))
             if row.status in _WAITING and is_empty and not row.new_label:
                 dropped.append(row.id)

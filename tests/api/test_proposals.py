@@ -207,6 +207,22 @@ def test_a_rejected_proposal_stays_readable_with_the_reason(http: httpx2.Client,
     )
 
 
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+def test_a_proposal_is_decided_by_the_former_label_of_its_renamed_block(
+    http: httpx2.Client, ada: str, decision: str
+) -> None:
+    proposal = propose(http, ada, "student", "tea", "coffee")
+    ok(http.patch(f"/users/{ada}/blocks/student", json={"label": "profile"}))
+    refused(http.post(f"/users/{ada}/blocks/other/diffs/{proposal}/{decision}"), 404)
+    decided = post(http, ada, f"student/diffs/{proposal}/{decision}")
+    assert decided["block"]["label"] == "profile"
+    assert ("coffee" in decided["block"]["body"]) == (decision == "approve")
+    # Another block with the label is another block.
+    proposal = propose(http, ada, "profile", "Turin", "Rome")
+    put(http, ada, "student", "New.")
+    refused(http.post(f"/users/{ada}/blocks/student/diffs/{proposal}/{decision}"), 404)
+
+
 def test_a_newer_proposal_of_an_agent_supersedes_its_older_one(
     http: httpx2.Client, ada: str
 ) -> None:

@@ -19,6 +19,7 @@ from ricordo.features.memory_care.forgetting.needle import (
     strings_in,
 )
 from ricordo.features.memory_care.forgetting.state import Forgetting, Item, matches_of
+from ricordo.memory.text import line_changes
 from ricordo.storage import rewriting, versions
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.rewriting import Place, TextChanges
@@ -196,6 +197,12 @@ def _changes(
             chosen |= matches.get(place.proposal_id, frozenset())
         return remove(value, needle, chosen) if chosen else value
 
+    def proposed(place: Place, base: str, value: str) -> str:
+        new_value = text(place, value)
+        if new_value == value:
+            return value
+        return _without_losses(base, value, text(Place(place.label), base), new_value)
+
     def words(place: Place, value: str) -> str:
         return value if place.label in fixed_labels else blank(value, needle, every)
 
@@ -204,7 +211,47 @@ def _changes(
             return value
         return change_strings(value, partial(blank, needle=needle, matches=every))
 
-    return TextChanges(text, words, settings)
+    return TextChanges(text, words, settings, proposed)
+
+
+def _without_losses(base: str, value: str, new_base: str, new_value: str) -> str:
+    """Return a proposed text without the fact, which deletes only what the proposal deleted.
+
+    A proposal may replace a line by one that says the fact. Without the fact, it would delete the
+    line, which nobody proposed. So the line stays.
+
+    Args:
+        base: The text from which the proposal was made.
+        value: The proposed text.
+        new_base: `base` without the fact.
+        new_value: `value` without the fact.
+    """
+    changes = line_changes(base, value)
+    new_changes = line_changes(new_base, new_value)
+    if not base or changes is None or new_changes is None:
+        return new_value
+    old_lines = base.split("\n")
+    deleted = {
+        line
+        for change in changes
+        if _is_deletion(old_lines[change.start : change.end], change.lines)
+        for line in old_lines[change.start : change.end]
+    }
+    lines = new_base.split("\n")
+    has_loss = False
+    for change in reversed(new_changes):
+        replaced = lines[change.start : change.end]
+        if _is_deletion(replaced, change.lines) and not deleted.issuperset(replaced):
+            has_loss = True
+        else:
+            lines[change.start : change.end] = change.lines
+    return "\n".join(lines) if has_loss else new_value
+
+
+def _is_deletion(before: Sequence[str], after: Sequence[str]) -> bool:
+    """Return whether the lines after a change are those before without some words."""
+    words = iter(" ".join(before).split())
+    return bool(before) and all(word in words for word in " ".join(after).split())
 
 
 def labels_with(tx: Transaction, owned: Belongings, needle: Needle) -> tuple[list[str], list[str]]:

@@ -14,7 +14,7 @@ from ricordo.agents.lifecycle import BlockSpec
 from ricordo.domain.block import NEVER_REMEMBER
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
-from ricordo.domain.scope import ROLE_SCOPES, Scope
+from ricordo.domain.scope import ROLE_SCOPES, Actor, Scope
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.features.knowledge.facts import queries as fact_queries
 from ricordo.features.knowledge.facts.forgetting import SOURCE
@@ -29,7 +29,7 @@ from ricordo.memory.unwanted import Rules
 from ricordo.memory.user_memory import PutOptions
 from ricordo.plugins import Plugins
 from ricordo.search.index import insert_messages, insert_passages
-from ricordo.storage import blocks, conversations, jobs, messages, runs
+from ricordo.storage import blocks, conversations, jobs, messages, proposals, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import conversations as conversations_table
@@ -555,3 +555,41 @@ async def test_the_title_of_a_block_forgets_too(stage: Stage) -> None:
     owned = await owned_of(stage.store)
     block = await stage.store.read(lambda tx: user_memory.require(tx, owned, "food"))
     assert (block.title, block.value) == (MARK, "No milk.")
+
+
+# A block, the text that is proposed for it, and what is proposed once the gout is forgotten; None:
+# nothing any more.
+FORGOTTEN_PROPOSALS = [
+    ("Likes tea.\nWeighs 80.", "Likes tea.\nWeighs 90, has gout.", None),
+    ("Likes tea. Weighs 80.", "Likes tea. Has gout.", None),
+    ("Likes tea.\nWeighs 80.", "Has gout.", None),
+    ("Likes tea.", "Likes tea.\nHas gout.", None),
+    ("Likes tea.", "Likes rum.\nHas gout.", "Likes rum."),
+    (
+        "Likes tea.\nSings.\nWeighs 80.",
+        "Likes tea.\nWeighs 90, has gout.",
+        None,
+    ),
+    ("Likes tea.\nSings.\nReads.", "Likes rum.\nSings.\nHas gout.", "Likes rum.\nSings.\nReads."),
+    ("Likes tea.\nHas gout.", "Likes rum.\nHas gout.", "Likes rum."),
+    ("Likes tea.\nHas gout.", "Likes tea.", None),
+    ("", "Has gout.", None),
+    ("", "Has gout.\nSings.", "Sings."),
+]
+
+
+@pytest.mark.parametrize(("value", "proposed", "left"), FORGOTTEN_PROPOSALS)
+async def test_a_proposal_without_its_forgotten_text_deletes_nothing_else(
+    stage: Stage, value: str, proposed: str, left: str | None
+) -> None:
+    await put(stage.store, "human", value)
+    owned = await owned_of(stage.store)
+    author = Actor("agent", "agent-x", "X")
+    await stage.store.write(
+        lambda tx: user_memory.propose_edit(tx, owned, "human", value, proposed, author)
+    )
+    await service.forget(stage.runtime, SCOPE, "ada", "has gout", ALL)
+    await finish_jobs(stage)
+    waiting = await stage.store.read(lambda tx: proposals.waiting(tx, owned.chain.id))
+    assert [proposal.value for proposal in waiting] == ([] if left is None else [left])
+    assert await stage.store.read(lambda tx: in_tables(tx, "gout")) == []
