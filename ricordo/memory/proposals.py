@@ -40,7 +40,7 @@ from ricordo.memory.text import (
 )
 from ricordo.memory.unwanted import rules_of
 from ricordo.settings import Settings
-from ricordo.storage import proposals, versions
+from ricordo.storage import proposals, runs, versions
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.history_size import require_history_for_proposal
 
@@ -235,8 +235,9 @@ def propose(
 ) -> Proposal:
     """Store a proposal; an older proposal that touches the same lines is superseded.
 
-    Only older proposals of the same author are superseded. If a change already waits, or is part of
-    a waiting change, no proposal is made. The older one is returned with `is_repeated`.
+    Only older proposals of the same author are superseded. For a block that several users share,
+    they must also come from conversations with the same user. If a change already waits, or is part
+    of a waiting change, no proposal is made. The older one is returned with `is_repeated`.
 
     Args:
         tx: The transaction.
@@ -283,7 +284,7 @@ def propose(
             waiting = replace(waiting, egress=label)
             proposals.set_egress(tx, waiting)
         return replace(waiting, is_repeated=True)
-    superseded = by_relation.get("superseded", [])[::-1]
+    superseded = _of_same_user(tx, chain, metadata, by_relation.get("superseded", [])[::-1])
     if not superseded and not metadata.is_owners_of(chain):
         _require_below_limits(tx, chain, draft.label, len(of_author))
     now = tx.clock.now()
@@ -318,6 +319,18 @@ def propose(
             ),
         )
     return proposal
+
+
+def _of_same_user(
+    tx: Transaction, chain: Chain, metadata: ChangeMetadata, older: Sequence[Proposal]
+) -> Sequence[Proposal]:
+    """Return the older proposals, without those from conversations with other users."""
+    if chain.owner_kind == "user" or not older:
+        return older
+    run_ids = {metadata.run_id, *(proposal.run_id for proposal in older)} - {None}
+    users = {run.id: run.user_id for run in runs.by_ids(tx, sorted(map(str, run_ids)))}
+    user_id = users.get(metadata.run_id or "")
+    return [proposal for proposal in older if users.get(proposal.run_id or "") == user_id]
 
 
 def _text_base(chain: Chain, draft: ProposalDraft) -> versions.TextBase | None:

@@ -3,6 +3,7 @@
 Only people who manage the agents list them and decide on them.
 """
 
+from contextlib import ExitStack
 from typing import Any
 
 import httpx2
@@ -107,3 +108,96 @@ def test_only_an_agents_managers_decide_and_for_a_users_block_only_the_user(
                 assert "Ask its owner" in refused(eve.post(f"{hers}/{id}/{decision}"), 403)
             assert ok(ada.get(hers))[0]["id"] == id
             assert ok(ada.post(f"{hers}/{id}/approve"))["block"]["body"] == "Rum."
+
+
+def test_users_see_proposals_for_a_shared_block_only_from_their_own_conversations(
+    tmp_path: Any,
+) -> None:
+    with serving(tmp_path, api_key=KEY) as server:
+
+        def client(key: str) -> httpx2.Client:
+            return server.http(headers={"authorization": f"Bearer {key}"})
+
+        everybody = {
+            "operator": KEY,
+            "ada": server.key("ada"),
+            "bob": server.key("bob"),
+            "developer": server.key("dev", "developer"),
+        }
+        with ExitStack() as stack:
+            people = {name: stack.enter_context(client(key)) for name, key in everybody.items()}
+            given = {
+                "label": "plan",
+                "value": "A.\nB.\nC.\nD.\nE.",
+                "policy": "propose",
+                "shared": True,
+            }
+            agent = ok(
+                people["operator"].post(
+                    "/v1/agents/", json={"model": MODEL, "memory_blocks": [given]}
+                )
+            )
+            ids = {}
+            for name, old in (("ada", "A."), ("bob", "C."), ("operator", "E.")):
+                new = f"{name} is ill."
+                server.says(
+                    call("memory_replace", label="plan", old_string=old, new_string=new), "Ok."
+                )
+                said = {"messages": [{"role": "user", "content": "Go."}]}
+                ok(people[name].post(f"/v1/agents/{agent['id']}/messages", json=said))
+            path = f"/v1/blocks/{agent['memory']['blocks'][0]['id']}/diffs"
+            for one in ok(people["operator"].get(path, params={"status": "all"})):
+                ids[next(name for name in people if f"{name} is ill" in one["body"])] = one["id"]
+            (rejected, approved) = (ids["ada"], ids["bob"])
+            ok(people["operator"].post(f"{path}/{rejected}/reject", json={"reason": "Private."}))
+            seen = {
+                name: {
+                    status: [one["id"] for one in ok(http.get(path, params={"status": status}))]
+                    for status in ("waiting", "all")
+                }
+                for name, http in people.items()
+            }
+            everything = [ids["operator"], approved, rejected]
+            assert seen["operator"]["all"] == everything
+            assert seen["ada"] == {"waiting": [ids["operator"]], "all": [ids["operator"], rejected]}
+            assert seen["bob"] == {
+                "waiting": [ids["operator"], approved],
+                "all": [ids["operator"], approved],
+            }
+            assert seen["developer"]["all"] == [ids["operator"]]
+            for name, id in (("ada", approved), ("bob", rejected)):
+                assert people[name].get(f"/ui/proposals/{id}").status_code == 404
+
+
+def test_a_user_does_not_replace_the_proposal_from_another_users_conversation(
+    tmp_path: Any,
+) -> None:
+    with serving(tmp_path, api_key=KEY) as server, ExitStack() as stack:
+        http = {
+            name: stack.enter_context(server.http(headers={"authorization": f"Bearer {key}"}))
+            for name, key in (
+                ("operator", KEY),
+                ("ada", server.key("ada")),
+                ("bob", server.key("bob")),
+            )
+        }
+        given = {"label": "plan", "value": "Exam in May.", "policy": "propose", "shared": True}
+        agent = ok(
+            http["operator"].post("/v1/agents/", json={"model": MODEL, "memory_blocks": [given]})
+        )
+        for name, month in (("ada", "June"), ("bob", "July"), ("ada", "August"), ("bob", "July")):
+            server.says(
+                call("memory_replace", label="plan", old_string="May", new_string=month), "Ok."
+            )
+            said = {"messages": [{"role": "user", "content": "Go."}]}
+            ok(http[name].post(f"/v1/agents/{agent['id']}/messages", json=said))
+        path = f"/v1/blocks/{agent['memory']['blocks'][0]['id']}/diffs"
+        listed = ok(http["operator"].get(path, params={"status": "all"}))
+        assert [(one["body"], one["status"]) for one in listed] == [
+            ("Exam in August.", "open"),
+            ("Exam in July.", "open"),
+            ("Exam in June.", "superseded"),
+        ]
+        ok(http["operator"].post(f"{path}/{listed[0]['id']}/approve"))
+        conflict = refused(http["operator"].post(f"{path}/{listed[1]['id']}/approve"), 409)
+        assert "same lines" in conflict

@@ -548,7 +548,8 @@ def in_scope(table: sa.Table, scope: Scope) -> list[sa.ColumnElement[bool]]:
 def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that a row is shared or about this user.
 
-    The user is named by the row, by its chain or by its run. Other tables have no such condition.
+    The user is named by the row, by its chain or by its run. A proposal for a shared block may come
+    from a run about another user: then only that user sees it. Other tables have no such condition.
 
     Args:
         table: The table, or an alias of it.
@@ -560,13 +561,23 @@ def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
         return [sa.or_(table.c.user_id.is_(None), table.c.user_id == subject_id)]
     if "chain_id" in table.c:
         chains = tables["chains"].c
-        is_others = (chains.owner_kind == "user") & (chains.owner_id != subject_id)
-        return [~sa.exists().where(chains.id == table.c.chain_id, is_others)]
+        is_users = (chains.id == table.c.chain_id) & (chains.owner_kind == "user")
+        conditions = [~sa.exists().where(is_users, chains.owner_id != subject_id)]
+        if "run_id" in table.c:
+            is_own = sa.exists().where(is_users, chains.owner_id == subject_id)
+            conditions.append(is_own | ~_is_of_others_run(table, subject_id))
+        return conditions
     if "run_id" in table.c:
-        runs = tables["runs"].c
-        is_others = runs.user_id.is_not(None) & (runs.user_id != subject_id)
-        return [~sa.exists().where(runs.id == table.c.run_id, is_others)]
+        return [~_is_of_others_run(table, subject_id)]
     return []
+
+
+def _is_of_others_run(table: sa.Table, subject_id: Any) -> sa.ColumnElement[bool]:
+    """Return the condition that the row's run is about another user."""
+    tables = getattr(table, "element", table).metadata.tables
+    runs = tables["runs"].c
+    is_others = runs.user_id.is_not(None) & (runs.user_id != subject_id)
+    return sa.exists().where(runs.id == table.c.run_id, is_others)
 
 
 def equal(table: sa.Table, *names: str) -> sa.ColumnElement[bool]:
