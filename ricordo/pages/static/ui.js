@@ -72,6 +72,17 @@ document.addEventListener("submit", (event) => {
   if (words && !window.confirm(words)) event.preventDefault();
 }, true);
 
+// A form is sent once, also after a double click: the second answer would say that the first one changed everything already.
+// At the window, this comes after the scripts that send a form themselves.
+window.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (event.defaultPrevented || form.method !== "post") return;
+  if ("sent" in form.dataset) return event.preventDefault();
+  form.dataset.sent = "";
+  setTimeout(() => delete form.dataset.sent, 10000);  // the answer may be a file, which leaves the page
+});
+window.addEventListener("pageshow", () => { for (const form of document.forms) delete form.dataset.sent; });
+
 // A textarea with a limit says how long its text is: data-limit is in characters, data-length the id of the element that shows it.
 function showLength(area) {
   const { limit, length } = area.dataset;

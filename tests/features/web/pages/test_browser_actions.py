@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
@@ -278,3 +278,34 @@ def test_users_and_keys_can_be_managed_and_a_key_logs_in(
         press_button(page, "Log out", ".side")
         expect(page.get_by_label("Key", exact=True)).to_be_visible()
         visitor.require_quiet()
+
+
+def test_a_double_click_sends_a_form_once(visitor: Visitor, http: httpx2.Client) -> None:
+    agent = agent_of(http)
+    http.post(f"/v1/agents/{agent}/archival-memory", json={"text": "Tea."})
+    sent: list[str] = []
+
+    def answer_late(route: Route) -> None:
+        sent.append(route.request.url)
+        visitor.page.wait_for_timeout(300)
+        route.continue_()
+
+    for text in ("Milk.", "Water."):  # also after a return to the same form
+        page = visitor.see(f"/ui/agents/{agent}/archive")
+        page.route("**/archive/*", answer_late)
+        page.evaluate(
+            """(text) => {
+              const area = [...document.querySelectorAll("textarea[name=text]")]
+                .find((area) => area.form.action.includes("/passage-"));
+              area.value = text;
+              const button = area.form.querySelector("button");
+              button.click();
+              setTimeout(() => button.click(), 100);
+            }""",
+            text,
+        )
+        expect_notice(page, "Changed.")
+        page.unroute("**/archive/*")
+    assert len(sent) == 2
+    passages = http.get(f"/v1/agents/{agent}/archival-memory").json()
+    assert [one["text"] for one in passages] == ["Water."]
