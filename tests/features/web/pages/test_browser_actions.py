@@ -309,3 +309,34 @@ def test_a_double_click_sends_a_form_once(visitor: Visitor, http: httpx2.Client)
     assert len(sent) == 2
     passages = http.get(f"/v1/agents/{agent}/archival-memory").json()
     assert [one["text"] for one in passages] == ["Water."]
+
+
+def test_a_name_of_one_long_word_makes_no_page_wider_than_a_phone(
+    browser: Browser, server: ServerInThread, http: httpx2.Client
+) -> None:
+    word = "W" * 100
+    agent = agent_of(http, name=word, tags=[word], description=word)
+    server.says(call("memory_insert", label="human", new_string=word), word)
+    say(http, agent, word)
+    http.post(f"/v1/agents/{agent}/archival-memory", json={"text": word, "tags": [word]})
+    folder = http.post("/v1/folders/", json={"name": word}).json()["id"]
+    group = http.post("/v1/groups/", json={"agent_ids": [agent], "description": word}).json()["id"]
+    user = http.post("/v1/users/", json={"name": word, "identifier": word}).json()["id"]
+    http.put(f"/users/{user}/blocks/human", json={"body": word, "message": word})
+    block = http.get(f"/v1/agents/{agent}/core-memory/blocks").json()[0]["id"]
+    home = f"/ui/agents/{agent}"
+    pages = ["/", f"/ui/agents?tag={word}", f"{home}/chat", f"{home}/memory", f"{home}/archive"]
+    pages += [f"{home}/settings", f"/ui/blocks/{block}", f"/ui/people/{user}"]
+    pages += [f"/ui/people/{user}/blocks/human", f"/ui/people/{user}/forget"]
+    pages += [f"/ui/files/{folder}", f"/ui/groups/{group}"]
+    with visit(browser, server.url, width=390, height=844) as visitor:
+        wide = []
+        for page in pages:
+            visitor.see(page)
+            if visitor.is_wider_than_the_screen():
+                wide.append(page)
+        visitor.require_quiet()
+    assert wide == []
+    for path in (f"/v1/groups/{group}", f"/v1/agents/{agent}", f"/v1/folders/{folder}"):
+        assert http.delete(path).status_code < 300
+    http.delete(f"/users/{user}")
