@@ -762,6 +762,7 @@ def test_a_checkbox_stands_beside_its_words(browser: Browser, tmp_path: Path) ->
     ):
         label = visitor.see("/ui/login").locator("label", has=visitor.page.get_by_role("checkbox"))
         box, whole = label.get_by_role("checkbox").bounding_box(), label.bounding_box()
-    assert box and whole
+    assert box
+    assert whole
     assert box["x"] - whole["x"] < box["width"]
     assert whole["height"] < 2 * box["height"] + 10
