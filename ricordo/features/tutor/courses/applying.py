@@ -476,21 +476,23 @@ def _changed_blocks(course: Course, old_course: Course) -> list[tuple[CourseBloc
 def _store_followed(
     tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata
 ) -> None:
-    """Store a user's changed block; its label stays if the new one is not free."""
-    if changed.label != block.label:
-        try:
-            require_free(tx, block, changed.label)
-        except Conflict:
-            changed = replace(changed, label=block.label)
+    """Store a user's changed block; its label stays if the new one is not free.
+
+    A block that would become too long is left as it is.
+    """
     if changed == block:
         return
     try:
+        if changed.label != block.label:
+            require_free(tx, block, changed.label)
         blocks.update(tx, block, changed, metadata)
     except Overtaken:
         raise
-    # the label may look like another label of the user
-    except (Conflict, TooLong):
+    except TooLong:
         return
+    except Conflict:  # the user may also have a label that differs only in case
+        if changed.label != block.label:
+            _store_followed(tx, block, replace(changed, label=block.label), metadata)
 
 
 def _is_same(course_block: CourseBlock, old_block: CourseBlock) -> bool:

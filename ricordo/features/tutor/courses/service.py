@@ -176,7 +176,8 @@ def _new_course(name: str) -> StoredCourse:
 async def apply_all(runtime: Runtime) -> Sequence[StoredCourse]:
     """Apply every course of the folder to the database.
 
-    The fault of a file is stored with its course, and does not stop other courses.
+    The fault of a file is stored with its course, and does not stop other courses. Raises
+    Unavailable if the folder cannot be read.
     """
     review = await review_courses(runtime)
     faults = dict(review.faults)

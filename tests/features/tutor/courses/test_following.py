@@ -111,3 +111,26 @@ async def test_blocks_follow_each_change_once_although_the_job_is_killed_after_e
     texts = [block.value for block in stored if block.label == "journey"]
     assert texts == [f"## Due\nfirst of {name}\n## Tre\nsecond of {name}" for name in names]
     assert [block.label for block in stored] == ["journey", "piano"] * len(names)
+
+
+@pytest.mark.parametrize("other", ["piano", "Piano"])
+async def test_a_block_whose_new_label_is_not_free_follows_in_everything_else(
+    stage: Stage, other: str
+) -> None:
+    form = (
+        '[[agent]]\nname = "coach"\ninstructions = "Coach."\n[[block]]\nlabel = "{label}"\n{more}\n'
+    )
+    old = parse_course(form.format(label="plan", more=""), "essays")
+    new = parse_course(form.format(label="piano", more='was = "plan"\ntitle = "New"'), "essays")
+
+    def write(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, SCOPE, "ada", makes=True)
+        for label in ("plan", other):
+            user_memory.put(tx, owned, label, "A text.", owned.owner)
+        applying.follow_blocks(tx, new, old)
+
+    await stage.store.write(write)
+    stored = await stage.store.read(
+        lambda tx: user_memory.listed(tx, user_memory.open_memory(tx, SCOPE, "ada"))
+    )
+    assert {block.label: block.title for block in stored} == {"plan": "New", other: None}
