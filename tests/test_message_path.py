@@ -52,7 +52,7 @@ KEY = "a-key-of-an-operator-for-this-test"
 LEAST_STATEMENTS = 4
 # The allowed number of functions that run, and of their files. The aim is 260 functions in 55
 # files.
-MOST_FUNCTIONS, MOST_FILES = 327, 78
+MOST_FUNCTIONS, MOST_FILES = 325, 78
 FOLDERS = ("api/", "agents/", "prompt/", "tools/", "llm/")
 UNITS_OF_WORK = "storage/engine/store.py"
 NOT_ON_IT = (

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
@@ -93,12 +93,12 @@ class EditGuard:
     """
 
     read: Callable[[], GuardSources]
-    clearance: Clearance | None = None
+    clearance: Clearance = field(default_factory=Clearance)
 
     @property
     def label(self) -> str | None:
         """The egress label of all texts that the step writes."""
-        return self.clearance.label if self.clearance else None
+        return self.clearance.label
 
     def require_no_spill(self, before: Block, after: Block) -> None:
         """Raise Forbidden if the edit copies text to a block that more destinations may see.
@@ -111,8 +111,6 @@ class EditGuard:
             before: The block before the edit.
             after: The block after the edit.
         """
-        if self.clearance is None or not self.clearance.texts:
-            return
         for text_before, text in (
             (before.value, after.value),
             (before.description or "", after.description or ""),
@@ -124,8 +122,6 @@ class EditGuard:
 
     def require_public(self, *names: str) -> None:
         """Raise Forbidden if a label or tag, which every model sees, repeats a labelled text."""
-        if self.clearance is None:
-            return
         for name in names:
             if source := self.clearance.spills_in_name(name):
                 raise Forbidden(SPILLS_IN_NAME.format(name, source))
@@ -887,7 +883,7 @@ class WorkingMemory:
         result_kind: ResultKind = "nothing",
         reason: EditReason = NO_REASON,
     ) -> None:
-        if after:
+        if after and self._guard.clearance.texts:
             self._guard.require_no_spill(block, after)
         if call_reason := self.reasons.get(call_id):
             if reason.quote is None:

@@ -289,26 +289,23 @@ def interrupted(after: Message, calls: Sequence[ToolCallPart], why: str = INTERR
 
 
 def _packaged(message: Message, timezone: str, cap: int) -> Message:
+    """Return the results as JSON with status and time."""
     time = local_time(message.created_at, timezone)
-    parts = (
-        replace(part, content=_packaged_result(part, time, cap), pictures=())
-        for part in message.tool_returns
-    )
+    parts: list[Part] = []
+    for part in message.tool_returns:
+        content: Any = part.content
+        if len(content) <= cap:
+            content = part.decoded()
+        else:
+            content = f"{content[:cap]}... [truncated {len(content) - cap} chars]"
+        is_success = part.status == "success"
+        packaged = package_result(content, is_success=is_success, time=time)
+        if len(packaged) > cap and not isinstance(content, str):
+            # Line breaks and indentation make the packaged JSON longer than the limit. As a text,
+            # the content has neither.
+            packaged = package_result(part.content, is_success=is_success, time=time)
+        parts.append(replace(part, content=packaged, pictures=()))
     return replace(message, parts=tuple(parts))
-
-
-def _packaged_result(part: ToolReturnPart, time: str, cap: int) -> str:
-    is_success = part.status == "success"
-    if len(part.content) > cap:
-        cut = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
-        return package_result(cut, is_success=is_success, time=time)
-    content = part.decoded()
-    packaged = package_result(content, is_success=is_success, time=time)
-    if len(packaged) <= cap or isinstance(content, str):
-        return packaged
-    # Line breaks and indentation make the packaged JSON longer than the limit. As a text, the
-    # content has neither.
-    return package_result(part.content, is_success=is_success, time=time)
 
 
 def _plain_results(message: Message, calls: Mapping[str, ToolCallPart], cap: int) -> Message:
