@@ -118,6 +118,7 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
         if is_withheld and not any(isinstance(part, ToolCallPart) for part in reply.parts):
             await turn.payer.record(turn.model.info.handle, reply.usage)
             raise ModelError("llm_bad_request", WITHHELD)
+        turn.unsaved_usage = reply.usage
         parsed = parse_reply(reply, offered)
         reply = replace(reply, parts=parsed.parts)
         if not parsed.is_waiting and any(call.name in offered.acting for call in parsed.calls):
@@ -127,6 +128,7 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
         action = next_action(turn.rules, offered, reply, parsed, results, action, is_last=is_last)
         turn.rules.finished += action.finished
         saved = await save_step(turn, step, reply, action, results)
+        turn.unsaved_usage = None
         # The list of tokens would show the secrets that were removed from the texts.
         if reply.logprobs and not turn.removed:
             saved = replace(saved, logprobs=reply.logprobs)

@@ -372,6 +372,7 @@ class Turn(LiveRun):
         self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None
     ) -> Run | None:
         also_save = self._context.request.delivery.also_save
+        self._pay_unsaved_reply(tx)
         closed_run = close_run(
             tx, self._context.run, reason, error, failed_call(self._context, reason, error)
         )
@@ -385,6 +386,17 @@ class Turn(LiveRun):
 
     def _note_renewal(self, expires_at: int) -> None:
         self._context.run = replace(self._context.run, lease_expires_at=expires_at)
+
+    def _pay_unsaved_reply(self, tx: Transaction) -> None:
+        """Write the tokens of a reply into the ledger if its step was not saved."""
+        context = self._context
+        usage = context.unsaved_usage
+        if usage is None or not usage.total_tokens:
+            return
+        # The step may have been saved while the turn was being cancelled.
+        stored_run = runs.lock(tx, context.run.id)
+        if stored_run is None or stored_run.step_count == context.run.step_count:
+            context.payer.add(tx, context.model.info.handle, usage)
 
     async def _after(self, run: Run) -> None:
         for after_turn in self._runtime.after_turn:

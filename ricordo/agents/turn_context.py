@@ -24,6 +24,7 @@ from ricordo.domain.message import (
 )
 from ricordo.domain.model import MemoryInPrompt, ModelProfile, ModelRequest
 from ricordo.domain.run import Run, Step, StopReason
+from ricordo.domain.usage import Usage
 from ricordo.llm.adaptation import LearnedModel
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
@@ -363,6 +364,7 @@ class TurnContext:
         rules: The tool rules with the turn's finished calls.
         limit: The limits of the turn's requests in the context window.
         asking: The step whose model call is running.
+        unsaved_usage: The tokens of a reply whose step is not saved yet.
         clearance: The texts that the turn may send out, by the egress policies of their sources;
             `destination` is the receiver of its prompts.
         removed: Secrets that memory removed in this turn, with their kinds.
@@ -384,6 +386,7 @@ class TurnContext:
     approval: AnsweredApproval | None = None
     publish: Callable[[Event], None] = lambda _event: None
     asking: "StepDraft | None" = None
+    unsaved_usage: Usage | None = None
     clearance: Clearance = field(default_factory=Clearance)
     destination: Destination = IN_PROCESS
     removed: dict[str, str] = field(default_factory=dict)

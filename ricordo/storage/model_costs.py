@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ricordo.domain.usage import Expense, Purpose, Usage
 from ricordo.errors import DatabaseFailed
@@ -41,34 +41,41 @@ class ReplyAccount:
         """
         if not usage.total_tokens:
             return
-        expense = Expense(
-            organization_id=self.organization_id,
-            purpose=self.purpose,
-            model=handle,
-            usage=usage,
-            agent_id=self.agent_id,
-            user_id=self.user_id,
-        )
-        writing = asyncio.ensure_future(self._write(expense))
+        writing = asyncio.ensure_future(self._write(handle, usage))
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
             await asyncio.wait([writing])
             raise
 
-    async def _write(self, expense: Expense) -> None:
+    def add(self, tx: Transaction, handle: str, usage: Usage) -> None:
+        """Store the tokens of answers in this transaction.
+
+        A user who was erased while the model answered is left out.
+
+        Args:
+            tx: The transaction.
+            handle: The handle of the model that answered.
+            usage: The tokens.
+        """
+        user_id = self.user_id
+        if user_id and not users.existing_ids(tx, self.organization_id, [user_id]):
+            user_id = None
+        expense = Expense(
+            organization_id=self.organization_id,
+            purpose=self.purpose,
+            model=handle,
+            usage=usage,
+            agent_id=self.agent_id,
+            user_id=user_id,
+        )
+        runs.add_expense(tx, expense)
+
+    async def _write(self, handle: str, usage: Usage) -> None:
         try:
-            await self.store.write(lambda tx: _add(tx, expense))
+            await self.store.write(lambda tx: self.add(tx, handle, usage))
         except DatabaseFailed as error:
             log.warning(
                 "tokens of answers are missing in the ledger",
-                extra={"tokens": expense.usage.total_tokens, "reason": error},
+                extra={"tokens": usage.total_tokens, "reason": error},
             )
-
-
-def _add(tx: Transaction, expense: Expense) -> None:
-    """Store the expense, without its user if the user was erased while the model answered."""
-    user_id = expense.user_id
-    if user_id and not users.existing_ids(tx, expense.organization_id, [user_id]):
-        expense = replace(expense, user_id=None)
-    runs.add_expense(tx, expense)

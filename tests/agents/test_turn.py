@@ -5,6 +5,7 @@ The tests cover failures, cancellation, leases, shutdown, and readers that join 
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +24,10 @@ from ricordo.app import finish_turns, open_runtime
 from ricordo.domain.clock import SECOND, Backoff
 from ricordo.domain.event import Event, Failed, RunEnded, RunStarted
 from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED, StopReason
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.domain.usage import Usage
 from ricordo.errors import DatabaseFailed, ModelError, ModelErrorKind, Unavailable
 from ricordo.llm.scripted import Line, ScriptedModel, call
 from ricordo.memory.recall import Recall
@@ -170,6 +173,32 @@ async def cancelled(stage: Stage, agent: str, turn: LiveTurn) -> list[Event]:
     assert (await stage.runs(agent))[-1].status == "cancelled"
     assert stage.runtime.live == {}
     return events
+
+
+@pytest.mark.parametrize("acts_outside", [False, True])
+@pytest.mark.parametrize("is_ended_elsewhere", [False, True])
+async def test_the_tokens_of_a_reply_are_in_the_ledger_if_its_tool_is_cancelled(
+    open_stage: OpenStage, acts_outside: bool, is_ended_elsewhere: bool
+) -> None:
+    gate = Gate()
+
+    async def wait(context: ToolContext) -> str:
+        """Wait."""
+        await gate.pass_through()
+        return "Waited."
+
+    stage = await open_stage(ServerTool(wait, "custom", acts_outside=acts_outside))
+    agent = await stage.agent(tool_names=("wait",))
+    stage.lines += ["Hi.", ModelReply((call("wait"),), Usage(100, 200))]
+    await stage.say(agent)
+    used = partial(runs.used_since, organization_id=LOCAL_ORGANIZATION, since=0)
+    before = await stage.store.read(used)
+    turn = await stage.begin(agent)
+    await gate.reached()
+    if is_ended_elsewhere:
+        await end_elsewhere(stage, agent, "cancelled")
+    await soon(turn.cancel())
+    assert await stage.store.read(used) - before == 300
 
 
 @pytest.mark.parametrize("acts_outside", [False, True])
