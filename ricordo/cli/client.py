@@ -339,7 +339,8 @@ def refusal(response: httpx2.Response) -> RicordoError:
     text = str(detail or f"The server answered with status {status}.")
     code, _, rest = text.partition(": ")
     error_type = _ERRORS.get(status, Invalid if status < 500 else Unavailable)
-    return error_type(rest if code.isupper() and rest else text)
+    # Commands send a body, but the person sees only its fields.
+    return error_type((rest if code.isupper() and rest else text).removeprefix("body."))
 
 
 def _key_of(settings: Settings, address: str | None) -> Callable[[], str | None]:

@@ -12,9 +12,10 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.client import any_server, require_database
-from ricordo.cli.input_files import read_file, read_text_file
+from ricordo.cli.named_files import read_file, read_text_file, write_file
 from ricordo.cli.screen import printable
-from ricordo.features.skills.skill import make_skill, name_of
+from ricordo.errors import Invalid
+from ricordo.features.skills.skill import SKILL_FILE, make_skill, name_of
 from ricordo.features.skills.zips import from_zip, to_zip
 
 app = typer.Typer(help="Skills of people, agents and the organization.", no_args_is_help=True)
@@ -73,7 +74,9 @@ def import_skill(
             for path in sorted(source.rglob("*"))
             if path.is_file() and not path.is_symlink()
         }
-        skill = make_skill(files.pop("SKILL.md", ""), files, name=source.resolve().name)
+        if SKILL_FILE not in files:
+            raise Invalid(f"{source} has no file {SKILL_FILE}. Name the folder that holds it.")
+        skill = make_skill(files.pop(SKILL_FILE), files, name=source.resolve().name)
     else:
         skill = from_zip(read_file(source))
     body = {"content": skill.content, "files": dict(skill.files)}
@@ -93,7 +96,7 @@ def export_skill(
     """Write a skill as a zip file."""
     with _skills(user, agent, server) as ask:
         skill = ask("GET", f"/{quote(name)}")
-    file.write_bytes(to_zip(make_skill(skill["content"], skill["files"], name=name)))
+    write_file(file, to_zip(make_skill(skill["content"], skill["files"], name=name)))
     _print([f"{file}: written"])
 
 
@@ -138,7 +141,7 @@ def approve_proposal(
     agent: str | None = _AGENT,
     server: str | None = _SERVER,
 ) -> None:
-    """Approve a proposal, which becomes the next version of the skill."""
+    """Approve a proposal: it becomes the next version."""
     _decide("approve", name, proposal, user=user, agent=agent, server=server)
 
 

@@ -40,6 +40,10 @@ def test_the_skill_command_imports_exports_and_decides_skills(shell: Shell, tmp_
         versions = shell.run("skill", "history", "hi", *where).stdout.splitlines()
         assert len(versions) == 2
         shell.run("skill", "restore", "hi", versions[-1].split()[0], *where)
+        short = shell.run("skill", "restore", "hi", "abc", *where)
+        assert short.stderr == "ricordo: sha: String should have at least 7 characters\n"
+        nowhere = shell.run("skill", "export", "hi", str(tmp_path), *where)
+        assert nowhere.stderr == f"ricordo: {tmp_path} is a folder. Name a file.\n"
         assert "Write the list." in shell.run("skill", "show", "hi", *where).stdout
         assert shell.run("skill", "delete", "hi", *where).stdout == "hi: deleted\n"
         done = shell.run("skill", "import", str(out), *where)
@@ -59,7 +63,13 @@ def test_files_that_cannot_be_read_are_refused_in_one_sentence(
     picture = folder / "picture.png"
     picture.write_bytes(b"\x89PNG\r\n\xff")
     missing = tmp_path / "missing.txt"
+    empty = tmp_path / "empty"
+    empty.mkdir()
     commands = [
+        (
+            ("skill", "import", str(empty)),
+            f"{empty} has no file SKILL.md. Name the folder that holds it.",
+        ),
         (("skill", "import", str(folder)), f"{picture} is not UTF-8 text. Save it as UTF-8."),
         (
             ("skill", "import", str(missing)),

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from ricordo.app import open_in_thread
+from ricordo.cli.named_files import require_place, write_file
 from ricordo.cli.screen import ProgressLine
 from ricordo.domain.job import Report
 from ricordo.domain.scope import Scope
@@ -71,10 +72,11 @@ def _add_command(kind: str, title: str, noun: str) -> None:
         file: Path = typer.Argument(help="The unchanged export: JSON, or a zip file."),
         user: str | None = typer.Option(
             None,
-            help="The user who gets the chats, by id or name; a new name creates a user.  [everybody's]",
+            help=f"The user who gets the {noun}, by id or name; a new name creates a user.  "
+            "[everybody's]",
         ),
         agent: str | None = typer.Option(
-            None, help=f"Id of the agent that gets the chats.  [one named {title}]"
+            None, help=f"Id of the agent that gets the {noun}.  [one named {title}]"
         ),
         report: Path | None = _REPORT,
     ) -> None:
@@ -140,6 +142,8 @@ def _run(
     report_path: Path | None,
 ) -> None:
     """Do the work on this installation's database, and print the report."""
+    if report_path:
+        require_place(report_path)
     settings, providers = load_settings()
     progress = ProgressLine()
     with open_in_thread(settings, providers) as (runtime, wait):
@@ -150,4 +154,4 @@ def _run(
     typer.echo(report_text(outcome))
     if report_path:
         text = json.dumps(outcome, indent=2, ensure_ascii=False)
-        report_path.write_text(text + "\n", encoding="utf-8")
+        write_file(report_path, f"{text}\n".encode())

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.client import Client, any_server
-from ricordo.cli.input_files import read_file
+from ricordo.cli.named_files import read_file
 from ricordo.domain.text import decoded
 from ricordo.errors import Invalid
 from ricordo.features.memory_care.erasure.cli import forget_user

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.client import any_server, require_database
-from ricordo.cli.input_files import read_text_file
+from ricordo.cli.named_files import read_text_file
 from ricordo.cli.screen import printable
 from ricordo.errors import Invalid, NotFound
 

@@ -14,7 +14,7 @@ def openwebui() -> None:
 
 @app.command()
 def pipe() -> None:
-    """Print the function that shows agents as models in Open WebUI."""
+    """Print the pipe, which shows agents as models."""
     _print("pipe.py")
 
 

@@ -48,7 +48,10 @@ def verify_log(
 
 @app.command("export")
 def export_log() -> None:
-    """Print all rows of all organizations as JSON lines, the oldest first."""
+    """Print the rows of all organizations as JSON lines.
+
+    The oldest row comes first.
+    """
     with read_beside(load_settings()[0]) as tx:
         for chain in queries.chains(tx):
             page = Page(limit=queries.AT_ONCE, order="asc")

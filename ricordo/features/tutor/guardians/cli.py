@@ -11,16 +11,14 @@ from urllib.parse import quote
 import typer
 
 from ricordo.cli.client import any_server
-from ricordo.cli.input_files import read_file
+from ricordo.cli.named_files import read_file
 from ricordo.domain.csv_text import csv_rows
 from ricordo.domain.text import decoded
 from ricordo.errors import Invalid, RicordoError
 
 app = typer.Typer(help="Guardians: who sees a student's skills.", no_args_is_help=True)
 _COLUMNS = ("student", "guardian")
-_Server = typer.Option(
-    None, help="Address of the server.  [the one of the settings, started if need be]"
-)
+_Server = typer.Option(None, help="Address of the server.  [the configured one, started if needed]")
 _Student = typer.Argument(help="The student's id or identifier.")
 _Guardian = typer.Argument(help="The guardian's id or identifier.")
 

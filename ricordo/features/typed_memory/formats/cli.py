@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from ricordo.cli.input_files import read_text_file
+from ricordo.cli.named_files import read_text_file
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound

@@ -27,6 +27,9 @@ def test_an_export_is_imported_for_a_user(shell: Shell) -> None:
         "chats": 1,
         "messages": 2,
     }
+    nowhere = shell.run("import", "claude", "export.json", "--report", "no/folder/report.json")
+    assert (nowhere.returncode, nowhere.stdout) == (2, "")  # before anything is imported
+    assert "no/folder/report.json cannot be written. Name a file in a folder" in nowhere.stderr
     missing = shell.run("import", "claude", "missing.json")
     assert (missing.returncode, "There is no file missing.json" in missing.stderr) == (2, True)
     unknown = shell.run("import", "claude", "export.json", "--agent", "agent-1")
