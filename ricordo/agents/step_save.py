@@ -61,8 +61,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 # While the database is down, a save is tried again until this time before the lease ends.
 LEASE_MARGIN = 2 * SECOND
-# Failures that may pass by themselves, or that an operator may mend in a moment.
-_PASSING = ("down", "schema")
+# Failures that may pass by themselves, as after a failover, or that an operator may mend soon.
+_PASSING = ("down", "read-only", "schema")
 _SAVE_BACKOFF = Backoff(0.25, 2, 2)
 
 

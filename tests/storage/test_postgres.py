@@ -19,7 +19,16 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from sqlalchemy import Connection, create_engine, literal, select, text
+from sqlalchemy import (
+    Connection,
+    bindparam,
+    column,
+    create_engine,
+    literal,
+    select,
+    table,
+    text,
+)
 
 from ricordo.agents.deletion import purge_portion
 from ricordo.agents.run_end import heal
@@ -65,7 +74,7 @@ from tests.seams import make
 from tests.seams.stores import ManualClock, flush
 from tests.storage.test_proposals import proposal, stored
 from tests.support.pooler import transaction_pooler
-from tests.support.postgres import name_in, server
+from tests.support.postgres import Server, name_in, server
 
 DATABASES = ("postgresql",)
 LIMIT = 60  # seconds
@@ -923,3 +932,56 @@ def test_a_pooler_in_transaction_mode_is_refused_with_what_to_set(
         "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", name_in(empty_database)
     )
     assert tables == [(0,)]
+
+
+# --- a server that becomes a standby ---
+
+
+@pytest.fixture
+def demoted() -> Iterator[Server]:
+    """A separate PostgreSQL that can become a standby, as after a failover."""
+    made = Server({"wal_level": "replica", "hot_standby": "on"})
+    yield made
+    made.stop()
+
+
+async def test_a_server_that_became_a_standby_is_read_only_until_it_is_promoted(
+    demoted: Server, tmp_path: Path
+) -> None:
+    store = open_postgres(demoted.new_database(), connections=2, backups=tmp_path)
+    draft = UserDraft("ada", "ada", "ada@example.org")
+
+    def add(tx: Transaction) -> User:
+        return users.create(tx, Scope(), draft)
+
+    await store.write(lambda tx: tx.run(text("UPDATE users SET name = 'before'")))
+    demoted.restart_as_standby()
+    try:
+        with pytest.raises(DatabaseFailed, match="leads to the primary server") as caught:
+            await store.write(add)
+        assert caught.value.kind == "read-only"
+        names = await store.read(lambda tx: tx.all(text("SELECT name FROM users")))
+        assert [name for (name,) in names] == ["before"]
+        demoted.run("SELECT pg_promote()")
+        assert (await store.write(add)).email == "ada@example.org"
+    finally:
+        await store.close()
+
+
+async def test_a_unit_runs_again_if_a_column_of_its_prepared_statement_changed(
+    own: PostgresStore,
+) -> None:
+    """Another server may have migrated the schema."""
+    name = own.engine.url.database or ""
+    server().run("CREATE TABLE changing (id integer)", name)
+    statement = (
+        select(column("id")).select_from(table("changing")).where(literal(1) == bindparam("one"))
+    )
+
+    async def read() -> None:
+        await own.read(lambda tx: tx.all(statement, {"one": 1}))
+
+    for _ in range(3):
+        await read()
+    server().run("ALTER TABLE changing ALTER id TYPE bigint", name)
+    await read()

@@ -105,6 +105,13 @@ class Server:
         self._process.wait(60)
         self._start()
 
+    def restart_as_standby(self) -> None:
+        """Let the server start again as a standby, which is read-only until it is promoted."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(60)
+        (self.folder / "data" / "standby.signal").touch()
+        self._start()
+
     def url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={self.folder}"
 

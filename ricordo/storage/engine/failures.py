@@ -48,7 +48,8 @@ _ADVICE: dict[DatabaseFailure, str] = {
     "full": "The disk is full. Free some space; then start the server again. A running server "
     "continues by itself.",
     "read-only": "The database cannot be written. Give the user who runs Ricordo the right to "
-    "write its files, and check that the disk is not mounted read-only.",
+    "write its files, and check that the disk is not mounted read-only. With PostgreSQL, check that "
+    "the address leads to the primary server.",
     "damaged": "Some of its pages are damaged; `ricordo doctor` says of which table. Restore it from a "
     "backup.",
     "schema": "Check that this is Ricordo's database, that the search_path of its user leads to "

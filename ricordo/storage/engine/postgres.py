@@ -235,8 +235,9 @@ class PostgresStore(SqlStore):
                 cause = error.orig
             else:
                 cause = error
-            if _is_lost(cause) or self._is_broken():
-                self._drop_connection()
+            is_outdated = _is_outdated(cause)
+            if is_outdated or _is_lost(cause) or self._is_broken():
+                self._drop_connection(has_idle=is_outdated)
                 if results:
                     raise CommitUnknown(results[0]) from error
                 raise _Retry(error, is_lost=True) from error
@@ -250,7 +251,10 @@ class PostgresStore(SqlStore):
 
     def _begin(self, connection: Connection, begin: str) -> None:
         self._note(begin)
-        _command(connection, begin)
+        try:
+            _command(connection, begin)
+        except errors.FeatureNotSupported as error:
+            raise _Standby(str(error)) from error
 
     def _note(self, sql: str) -> None:
         for observer in self.statements.observers:
@@ -265,10 +269,11 @@ class PostgresStore(SqlStore):
         raw: Any = connection.connection.dbapi_connection
         return bool(raw.closed)
 
-    def _drop_connection(self) -> None:
+    def _drop_connection(self, *, has_idle: bool) -> None:
+        """Close this thread's connection; with `has_idle` the idle ones too."""
         connection: Connection | None = self._local.__dict__.pop("connection", None)
         if connection is not None:
-            self._shared.drop(connection)
+            self._shared.drop(connection, has_idle=has_idle)
 
 
 def _command(connection: Connection, sql: str) -> None:
@@ -302,6 +307,21 @@ class _Retry(Exception):
         super().__init__(str(cause))
         self.cause = cause
         self.is_lost = is_lost
+
+
+class _Standby(errors.ReadOnlySqlTransaction):
+    """The server refused to begin a write, since it is a standby."""
+
+
+def _is_outdated(cause: BaseException | None) -> bool:
+    """Return True if new connections may succeed where all present ones would fail.
+
+    After a failover they may lead to the new primary server. After another server has changed a
+    column, they have no prepared statements with its old type.
+    """
+    if isinstance(cause, errors.FeatureNotSupported):
+        return cause.diag.source_function == "RevalidateCachedQuery"
+    return isinstance(cause, _Standby)
 
 
 def _is_lost(cause: BaseException | None) -> bool:

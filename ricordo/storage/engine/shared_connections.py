@@ -86,10 +86,15 @@ class SharedConnections:
             self._idle.append(connection)
             self._changed.notify()
 
-    def drop(self, connection: Connection) -> None:
-        """Close a lost connection, and the idle ones that the server has ended too."""
+    def drop(self, connection: Connection, *, has_idle: bool) -> None:
+        """Close a connection, and the idle ones that the server has ended too.
+
+        Args:
+            connection: The borrowed connection.
+            has_idle: Close all idle ones.
+        """
         with self._changed:
-            ended = [idle for idle in self._idle if _has_ended(idle)]
+            ended = [idle for idle in self._idle if has_idle or _has_ended(idle)]
             self._idle = [idle for idle in self._idle if idle not in ended]
             self._opened.difference_update([connection, *ended])
             self._changed.notify_all()
