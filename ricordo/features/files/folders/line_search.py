@@ -55,7 +55,10 @@ class LineSearch:
     _until: float = 0.0
 
     def __post_init__(self) -> None:
-        """Compile the pattern. Raises Invalid if RE2 does not accept it."""
+        """Compile the pattern.
+
+        Raises Invalid if RE2 does not accept it, and Unavailable if RE2 is not installed.
+        """
         self._line = compiled_pattern(self.pattern)
         if not _needs_single_lines(self.pattern):
             self._text = compiled_pattern(f"(?m){self.pattern}")

@@ -92,7 +92,8 @@ def invite(
 def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collection[str]) -> User:
     """Return the user who has the person's identifier or address, or create one.
 
-    Raises Invalid for a user who occurs twice in the list, or who may be another person.
+    Raises Invalid for a user who occurs twice in the list, or who may be another person, and
+    Collision for a new identifier that looks like another user's.
     """
     user = users.named(tx, scope.organization_id, person.identifier)
     if user is None and person.email and not person.user:

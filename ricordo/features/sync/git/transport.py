@@ -201,7 +201,8 @@ def push(
 def drop_unreachable(address: GitAddress) -> None:
     """Delete the objects of a local repository that no branch reaches any more.
 
-    At an http address, the server decides when to delete them. Raises Unavailable.
+    At an http address, the server decides when to delete them. Raises Unavailable, and Invalid if
+    the address may not be used.
     """
     if not address.is_folder:
         return
