@@ -147,8 +147,9 @@ def page(
     """
     end = _NEWEST if before is None else before
     if label is not None:
-        label, upper = _last_of(tx, chain_id, label)
-        return _of_label(tx, chain_id, label, upper=upper, end=end - 1, limit=limit)
+        renames = _renames_of(tx, chain_id)
+        label, upper = _last_of(tx, chain_id, label, renames)
+        return _of_label(tx, chain_id, label, renames, upper=upper, end=end - 1, limit=limit)
     rows = tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})
     return [_version(row, chain_id) for row in rows]
 
@@ -164,8 +165,9 @@ def count(tx: Transaction, chain_id: str, label: str | None = None) -> int:
     if label is None:
         return int(tx.first(_COUNT, {"chain_id": chain_id, "after": 0, "before": _NEWEST}).total)
     total = 0
-    label, upper = _last_of(tx, chain_id, label)
-    for name, after, before in _stretches(tx.all(_RENAMES, {"chain_id": chain_id}), label, upper):
+    renames = _renames_of(tx, chain_id)
+    label, upper = _last_of(tx, chain_id, label, renames)
+    for name, after, before in _stretches(renames, label, upper):
         bounds = {"label": name, "after": after, "before": before}
         total += tx.first(_COUNT_LABELLED, {"chain_id": chain_id, **bounds}).total
     return total
@@ -324,7 +326,7 @@ def last_label(tx: Transaction, chain_id: str, label: str) -> str:
         chain_id: The chain.
         label: A label.
     """
-    return _last_of(tx, chain_id, label)[0]
+    return _last_of(tx, chain_id, label, _renames_of(tx, chain_id))[0]
 
 
 def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
@@ -459,15 +461,23 @@ def take_deleted(tx: Transaction, chain: Chain, label: str) -> DeletedBlock | No
 def _newest(
     tx: Transaction, chain_id: str, label: str, upper: int, end: int
 ) -> BlockVersion | None:
-    return next(iter(_of_label(tx, chain_id, label, upper=upper, end=end, limit=1)), None)
+    renames = _renames_of(tx, chain_id)
+    rows = _of_label(tx, chain_id, label, renames, upper=upper, end=end, limit=1)
+    return next(iter(rows), None)
 
 
-def _last_of(tx: Transaction, chain_id: str, label: str) -> tuple[str, int]:
+def _renames_of(tx: Transaction, chain_id: str) -> Sequence[Row[Any]]:
+    """Return the versions of a chain that gave a block another label, newest first."""
+    return tx.all(_RENAMES, {"chain_id": chain_id})
+
+
+def _last_of(
+    tx: Transaction, chain_id: str, label: str, renames: Sequence[Row[Any]]
+) -> tuple[str, int]:
     """Return the last label of the last block that had this label, and the end of its versions.
 
     The end is the number of the version with which another block took that last label.
     """
-    renames = tx.all(_RENAMES, {"chain_id": chain_id})
     last = next((row for row in renames if label in (row.label, row.old_label)), None)
     if last is None or last.label == label:
         return label, _NEWEST
@@ -484,14 +494,21 @@ def _last_of(tx: Transaction, chain_id: str, label: str) -> tuple[str, int]:
 
 
 def _of_label(
-    tx: Transaction, chain_id: str, label: str, upper: int, end: int, limit: int
+    tx: Transaction,
+    chain_id: str,
+    label: str,
+    renames: Sequence[Row[Any]],
+    *,
+    upper: int,
+    end: int,
+    limit: int,
 ) -> list[BlockVersion]:
     """Return versions up to the number `end` of a block, newest first.
 
     The block is the last block that had this label before the number `upper`.
     """
     block_versions: list[BlockVersion] = []
-    for name, after, before in _stretches(tx.all(_RENAMES, {"chain_id": chain_id}), label, upper):
+    for name, after, before in _stretches(renames, label, upper):
         if len(block_versions) < limit and after < end:
             parameters = {
                 "label": name,
