@@ -962,8 +962,11 @@ async def test_a_server_that_became_a_standby_is_read_only_until_it_is_promoted(
         assert caught.value.kind == "read-only"
         names = await store.read(lambda tx: tx.all(text("SELECT name FROM users")))
         assert [name for (name,) in names] == ["before"]
+        with pytest.raises(DatabaseFailed):
+            store.require_writes()
         demoted.run("SELECT pg_promote()")
         assert (await store.write(add)).email == "ada@example.org"
+        store.require_writes()
     finally:
         await store.close()
 

@@ -287,7 +287,7 @@ class SqlStore:
     def require_writes(self) -> None:
         """Raise DatabaseFailed if a write failed a moment ago.
 
-        A small write may succeed while larger writes fail, so the flag ends only with time. A lost
+        While a disk is full, a small write may succeed, so the flag ends only with time. A lost
         connection to a server is no such failure: the next write opens another. Missing tables fail
         the reads too.
         """
@@ -303,11 +303,16 @@ class SqlStore:
     def _write(self, work: Callable[[Transaction], T]) -> T:
         started = time.monotonic()
         try:
-            return self._unit(self.begin_write, work)
+            result = self._unit(self.begin_write, work)
         except DatabaseFailed as error:
             self._failed_write = error
             self._failed_at = time.monotonic()
             raise
+        else:
+            failure = self._failed_write
+            if failure is not None and failure.kind == "read-only":
+                self._failed_write = None  # one write shows that the database can be written again
+            return result
         finally:
             if (seconds := time.monotonic() - started) > SLOW_WRITE:
                 details = {"work": name_of(work), "seconds": round(seconds, 3)}
