@@ -346,7 +346,10 @@ async def keep_lease(
         try:
             is_held = await store.write(lambda tx: runs.renew(tx, run.id, token, until))  # noqa: B023 - awaited at once
         except Exception:
-            log.exception("a lease could not be renewed", extra={"run": run.id})
+            if pause == RENEWAL:  # the first failure of an outage
+                log.exception(
+                    "a lease could not be renewed; it is tried again", extra={"run": run.id}
+                )
             pause = min(RENEWAL, _RENEWAL_AGAIN)
             continue
         if not is_held:
