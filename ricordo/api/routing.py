@@ -62,6 +62,11 @@ _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
 )
+# Monitors and load balancers often ask for these paths with HEAD. Other routes refuse HEAD, as in
+# FastAPI.
+_WITH_HEAD = frozenset(
+    ("/", "/health", "/v1/health", "/v1/health/", "/v1/health/live", "/v1/health/ready")
+)
 # The answer to a longer list is made outside the event loop.
 _MANY = 64
 
@@ -432,6 +437,12 @@ class Application(FastAPI):
         if scope["type"] == "http" and (path := route_path(scope)).startswith("/latest/"):
             # Another name of /v1, as in the retired Letta V1 server.
             scope["path"] = f"{scope['path'].removesuffix(path)}/v1{path.removeprefix('/latest')}"
+        if (
+            scope["type"] == "http"
+            and scope["method"] == "HEAD"
+            and route_path(scope) in _WITH_HEAD
+        ):
+            scope = {**scope, "method": "GET"}  # the web server leaves the body out
         if (
             scope["type"] != "http" or REQUEST_SCOPE in scope
         ):  # requests of this server to itself are not counted

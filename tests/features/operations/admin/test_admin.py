@@ -77,6 +77,20 @@ def test_only_administrators_can_read_metrics(server: ServerInThread, http: http
         refused(http.get("/metrics", headers=key), 403)
 
 
+def test_monitors_may_ask_for_the_health_with_head(
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server.http() as stranger:
+        for path in ("/v1/health", "/v1/health/", "/v1/health/live", "/v1/health/ready"):
+            whole, head = stranger.get(path), stranger.head(path)
+            assert (head.status_code, head.content) == (200, b""), path
+            assert head.headers["content-length"] == str(len(whole.content))
+        assert (stranger.head("/").status_code, stranger.get("/").status_code) == (200, 200)
+        monkeypatch.setattr(server.runtime, "is_stopping", True)
+        assert stranger.head("/v1/health/ready").status_code == 503
+    assert len(server.provoked()) == 1
+
+
 def test_the_health_routes_report_readiness(
     server: ServerInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
