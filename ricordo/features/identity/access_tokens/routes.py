@@ -155,7 +155,10 @@ def create(tx: Transaction, context: RequestContext, body: TokenRequest) -> Json
 def list_tokens(
     tx: Transaction, context: RequestContext, query: Annotated[TokenQuery, Depends()]
 ) -> Json:
-    """Return the valid tokens of your key, the newest first; administrators get all."""
+    """Return the valid tokens that your key made, the newest first.
+
+    Callers who see the whole organization get all its tokens.
+    """
     keys = access_tokens.page(tx, context.scope, query.agent_id, query.limit + 1, query.offset)
     tokens = [TokenResponse.from_key(key, key.id) for key in keys[: query.limit]]
     return TokensResponse.of(None, tokens=tokens, hasNextPage=len(keys) > query.limit)
