@@ -210,7 +210,7 @@ class Settings(BaseSettings):
         "By default the embedded model, if the extra `embeddings` is installed."
     )
     find_local_models: bool = about(
-        "Look for Ollama, LM Studio, vLLM and llama.cpp on this machine at start.", True
+        "Look for Ollama, LM Studio, vLLM and llama.cpp on this machine, at start and later.", True
     )
     max_output_tokens: int | None = about(
         "Most tokens of an answer for agents that set none. By default a quarter of the context "
@@ -335,7 +335,8 @@ class Settings(BaseSettings):
         "Largest accepted headers of a request, in kilobytes.", 32, ge=4, le=1024
     )
     max_connections: int = about(
-        "Most connections at once. At the limit, a new one closes the one that is idle longest.",
+        "Most connections at once. At the limit, a new one closes the one that is idle longest; if "
+        "none is idle, it gets 503.",
         800,
         ge=10,
     )
