@@ -565,8 +565,8 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
 
     Args:
         tx: The transaction.
-        scope: The caller. One who is limited to a user sees only this user's jobs; None: the server
-            itself.
+        scope: The caller. One who is limited to a user sees only this user's jobs, and those
+            without a user that the caller asked for. None: the server itself.
     """
     if scope:
         condition = jobs.c.organization_id == scope.organization_id
