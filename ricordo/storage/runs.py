@@ -134,7 +134,8 @@ _EVENTS_AFTER = _OF_RUN.where(run_events.c.number > bindparam("after")).order_by
 _EVENTS_AFTER = _EVENTS_AFTER.limit(bindparam("limit"))
 _LAST_EVENT = _OF_RUN.order_by(run_events.c.number.desc()).limit(1)
 _INSERT_EVENT = insert(run_events)
-# Filter by the event's time first, which has an index. No event is newer than its run's end.
+# Filter by the event's time first, which has an index. The last events of a run are stored shortly
+# after its end, so they may be deleted a little later than the others.
 _OLD_EVENTS = (
     select(run_events.c.seq)
     .join(runs, runs.c.id == run_events.c.run_id)
