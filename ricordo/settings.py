@@ -422,8 +422,8 @@ class Settings(BaseSettings):
         missing = [f"{PREFIX}{name.upper()}" for name, value in login.items() if not value]
         if missing and (len(missing) < len(login) or self.oidc_claim):
             raise ValueError(
-                f"The login is only set up in part: {', '.join(missing)} is missing. Set all of "
-                "its settings, or none."
+                f"The login is only set up in part. Missing: {', '.join(missing)}. Set all of its "
+                "settings, or none."
             )
         if (
             self.api_key

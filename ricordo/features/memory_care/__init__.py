@@ -30,6 +30,7 @@ feature = Feature(
     pages=(PluginPage("Notifications", "/ui/notifications", ("memory:approve",)),),
     gauges=("ricordo.features.memory_care.notifications.queries:gauges",),
     waiting=("ricordo.features.memory_care.forgetting.queries:waiting",),
+    findings=("ricordo.features.memory_care.notifications.options:findings",),
     commands=(
         Commands(
             "memory",

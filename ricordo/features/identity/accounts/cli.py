@@ -83,7 +83,10 @@ def create_key(
     )
     if new_key["is_first"]:
         typer.echo(
-            "This is the first key: from now on every request to this server needs one.", err=True
+            "This is the first key: from now on every request to this server needs one. Every user "
+            "with a key can read the conversations that belong to no user, such as those of "
+            "`ricordo chat` so far.",
+            err=True,
         )
     typer.echo(new_key["key"])
 

@@ -1,6 +1,6 @@
 """Settings of notifications."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import SecretStr
 
@@ -30,3 +30,14 @@ class NotificationSettings(FeatureSettings):
     notify_email: Literal["off", "daily", "immediate"] = about(
         "E-mail digests for users, if neither they nor their organization chose.", "off"
     )
+
+
+def findings(_settings: Any) -> list[str]:
+    """Return what `ricordo doctor` warns of: a mail server alone, whose e-mails have no links."""
+    settings = NotificationSettings()
+    if settings.smtp_host is None or settings.public_url is not None:
+        return []
+    return [
+        "!RICORDO_SMTP_HOST is set, but RICORDO_PUBLIC_URL is not. So e-mails have no links, and "
+        "nobody can log in or be invited by e-mail. Set it to the address of this server."
+    ]

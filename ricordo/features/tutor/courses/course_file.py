@@ -786,10 +786,11 @@ def findings(settings: Settings) -> list[str]:
     Returns:
         Lines for people; those of faults begin with "!".
     """
+    folder = CourseSettings().courses_dir
+    if folder and not folder.is_dir():
+        return [f"!There is no folder {folder}. Create it, or correct RICORDO_COURSES_DIR."]
     try:
-        courses, faults = read_courses(
-            CourseSettings().courses_dir or settings.data_dir / "courses"
-        )
+        courses, faults = read_courses(folder or settings.data_dir / "courses")
     except Unavailable as error:
         return [f"!{error}"]
     lines = [f"!{line}" for fault in faults.values() for line in fault.splitlines()]

@@ -37,6 +37,7 @@ def test_the_key_command_creates_lists_and_revokes_keys(shell: Shell, has_server
             "This is the first key: from now on every request to this server needs one."
             in made.stderr
         )
+        assert "can read the conversations that belong to no user" in made.stderr
         limits = ("--limits", "6000", "100000")
         service = run(
             shell,

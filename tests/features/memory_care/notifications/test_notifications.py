@@ -21,7 +21,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Invalid
 from ricordo.features.memory_care.notifications import jobs as handlers
 from ricordo.features.memory_care.notifications import mail, queries
-from ricordo.features.memory_care.notifications.options import NotificationSettings
+from ricordo.features.memory_care.notifications.options import NotificationSettings, findings
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs, users
 from ricordo.storage.schema.memory_tables import proposals
@@ -381,3 +381,14 @@ def test_a_sender_that_an_e_mail_cannot_have_is_named(sender: str) -> None:
     settings = NotificationSettings(mail_from=sender)
     with pytest.raises(Invalid, match="RICORDO_MAIL_FROM"):
         mail.new_message("ada@example.org", "Hello", settings, "job-1")
+
+
+def test_the_doctor_warns_of_a_mail_server_without_an_address_for_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert findings(None) == []
+    monkeypatch.setenv("RICORDO_SMTP_HOST", "mail.example.org")
+    (line,) = findings(None)
+    assert line.startswith("!RICORDO_SMTP_HOST is set, but RICORDO_PUBLIC_URL is not.")
+    monkeypatch.setenv("RICORDO_PUBLIC_URL", "https://memory.example.org")
+    assert findings(None) == []

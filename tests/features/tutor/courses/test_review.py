@@ -250,3 +250,6 @@ def test_the_doctor_lists_faults_of_course_files(
     lines = findings(Settings(data_dir=tmp_path))
     assert lines[0].startswith('!essay/agents.toml: Line 10: "tasks" is not known here.')
     assert lines[1].startswith("courses: art ")
+    monkeypatch.setenv("RICORDO_COURSES_DIR", str(tmp_path / "none"))
+    (line,) = findings(Settings(data_dir=tmp_path))
+    assert line.startswith(f"!There is no folder {tmp_path / 'none'}.")
