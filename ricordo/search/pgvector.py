@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, TextualSelect, column, text
 from sqlalchemy.exc import DBAPIError
 
-from ricordo.errors import RicordoError, Unavailable
+from ricordo.errors import DatabaseFailed, RicordoError, Unavailable
 from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord, portions
 from ricordo.storage import migrations
 from ricordo.storage.engine.failures import reason_of
@@ -552,15 +552,20 @@ def _literal(vector: Sequence[float]) -> str:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Turn an error of the database into Unavailable with a sentence.
+    """Turn an error of the extension or its tables into Unavailable with a sentence.
 
-    For example, the extension may have been removed.
+    For example, the extension may have been removed. Other failures of the database pass unchanged.
     """
     import psycopg
 
     try:
         yield
-    except (psycopg.Error, DBAPIError) as error:
+    except (psycopg.Error, DBAPIError, DatabaseFailed) as failure:
+        error: BaseException = failure
+        if isinstance(failure, DatabaseFailed):
+            if failure.kind != "schema" or failure.__cause__ is None:
+                raise
+            error = failure.__cause__
         advice = (
             'See that the extension "vector" is 0.8 or newer, '
             "and that the model's vectors are finite numbers."
