@@ -197,6 +197,8 @@ def fault_message(fault: Json, *, is_json: bool) -> str:
         message = f"JSON decode error: {fault['ctx']['error']}"
     elif fault["loc"] == ("body",) and fault["type"] in _NOT_DECODED and not is_json:
         message = "Only JSON is read here. Send the header Content-Type: application/json"
+    elif message.startswith("Expected UploadFile"):  # FastAPI's own sentence names a Python class
+        message = "Send it as a file with a name, as `curl -F file=@notes.md` does"
     return _shortened(message, _LONGEST_MESSAGE)
 
 

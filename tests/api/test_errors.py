@@ -259,6 +259,15 @@ def test_an_undecodable_or_too_deep_body_is_refused(
     assert answer.json() == {"detail": "There was an error parsing the body"}
 
 
+def test_a_form_field_without_a_file_says_how_to_send_one(http: httpx2.Client) -> None:
+    # `curl -F file=notes.md` sends the name as text.
+    text_field = {"file": (None, "notes.md")}
+    folder = ok(http.post("/v1/folders/", json={"name": "Notes"}))["id"]
+    for path in (f"/v1/folders/{folder}/upload", "/v1/agents/import", "/v1/skills"):
+        answer = http.post(path, files=text_field)
+        assert "body.file: Send it as a file with a name, as `curl -F" in refused(answer, 422)
+
+
 def test_a_compressed_body_is_refused_as_such(http: httpx2.Client, agent: AgentState) -> None:
     for size in (1, SMALL):
         content = gzip.compress(json.dumps({"input": token_hex(size)}).encode())
