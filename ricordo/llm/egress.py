@@ -6,6 +6,7 @@ or the `Payer` of embeddings, so that no paid token is missing in the ledger.
 `tests/test_architecture.py` refuses other calls of models, and calls without a payer.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -18,7 +19,7 @@ from ricordo.errors import Forbidden, ModelError
 from ricordo.llm.chat import ChatModel, CostsTokens, Embedder
 from ricordo.llm.chat import whole_reply as whole_reply_of
 from ricordo.llm.embedding_meter import metered
-from ricordo.llm.policy import EmptyReply
+from ricordo.llm.policy import DISCARDED, EmptyReply
 
 
 class ReplyPayer(Protocol):
@@ -65,13 +66,20 @@ async def ask(
     if messages is not request.messages:
         request = replace(request, messages=tuple(messages))
     handle = model.info.handle
+    unpaid: list[Usage] = []
+    DISCARDED.set(unpaid)
     answer = model.answer(request)
     try:
         async with aclosing(answer) as events:  # type: ignore[type-var]
             async for event in events:
                 if payer and isinstance(event, ModelReply) and event.discarded != Usage():
+                    unpaid.clear()
                     await payer.record(handle, event.discarded)
                 yield event
+    except asyncio.CancelledError:
+        if payer and unpaid:
+            await payer.record(handle, sum(unpaid, Usage()))
+        raise
     except ModelError as error:
         empty_reply = error.reply if takes_empty and isinstance(error, EmptyReply) else None
         discarded = empty_reply.discarded if empty_reply else error.discarded
@@ -100,8 +108,14 @@ async def whole_reply(
         ModelError: if the call fails.
     """
     messages = clearance.messages(request.messages, clearance.networks.of_model(model.info))
+    unpaid: list[Usage] = []
+    DISCARDED.set(unpaid)
     try:
         reply = await whole_reply_of(model, replace(request, messages=tuple(messages)))
+    except asyncio.CancelledError:
+        if payer and unpaid:
+            await payer.record(model.info.handle, sum(unpaid, Usage()))
+        raise
     except ModelError as error:
         if payer and error.discarded:
             await payer.record(model.info.handle, error.discarded)

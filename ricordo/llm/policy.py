@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -46,6 +47,8 @@ MESSAGE_LIMIT = 600
 FAULT_LIMIT = 600
 
 Attempt = AsyncGenerator[Chunk | ModelReply, None]
+DISCARDED: ContextVar[list[Usage] | None] = ContextVar("discarded", default=None)
+"""Gets the tokens of this task's answers that cannot be used, for a call that is cancelled."""
 Result = TypeVar("Result")
 _RETRIED: set[ModelErrorKind] = {"llm_timeout", "llm_rate_limit", "llm_error"}
 _KINDS: dict[int, ModelErrorKind] = {
@@ -299,6 +302,8 @@ class _Retries:
         """
         error.reply = replace(error.reply, discarded=self.discarded)
         self.discarded += error.reply.usage
+        if (discarded := DISCARDED.get()) is not None:
+            discarded.append(error.reply.usage)
         error.discarded = self.discarded
 
     def next_wait(self, error: ModelError, request: ModelRequest) -> float:

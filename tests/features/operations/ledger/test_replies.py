@@ -4,7 +4,8 @@ The calls fail for good, after answers that were paid for and could not be used.
 module calls a model without an account is checked by `tests/test_architecture.py`.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -17,13 +18,14 @@ from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.egress import Clearance
 from ricordo.domain.job import Job
 from ricordo.domain.message import ImagePart, TextPart
-from ricordo.domain.model import ModelReply, ModelRequest
+from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.features.knowledge.facts import jobs as fact_jobs
 from ricordo.features.pictures import jobs as picture_jobs
-from ricordo.llm.egress import whole_reply
+from ricordo.llm.egress import ask, whole_reply
+from ricordo.llm.policy import CallPolicy, answer_by_policy
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.storage import jobs as job_rows
 from ricordo.storage import runs, users
@@ -42,7 +44,7 @@ from tests.api.conftest import (
     server,
 )
 from tests.seams.server import MODEL
-from tests.seams.stage import Stage
+from tests.seams.stage import Stage, soon
 
 __all__ = [
     "api", "client", "http", "open_stage", "running_client", "running_http", "running_server",
@@ -168,3 +170,46 @@ async def test_an_answer_is_paid_for_also_if_its_user_was_erased_meanwhile(
     assert reply.usage == Usage(11, 22)
     (row,) = await stage.store.read(lambda tx: tx.all(expenses.select()))
     assert (row.model, row.user_id, row.prompt_tokens) == ("scripted/model", None, 11)
+
+
+class HangingModel:
+    """A model whose first answer is empty, and whose second never comes."""
+
+    def __init__(self) -> None:
+        self.info = ModelInfo("far/model", "far", "model", "openai")
+        self._answers = [ModelReply((), Usage(100, 200))]
+        self.is_asked_again = asyncio.Event()
+
+    async def _attempt(self, _request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        if self._answers:
+            yield self._answers.pop()
+        else:
+            self.is_asked_again.set()
+            await asyncio.Event().wait()
+
+    def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        async def sleep(_seconds: float) -> None:
+            pass
+
+        return answer_by_policy(CallPolicy(sleep=sleep), request, self._attempt)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_the_tokens_of_an_unusable_answer_are_in_the_ledger_if_the_next_is_cancelled(
+    stage: Stage, is_whole: bool
+) -> None:
+    model = HangingModel()
+    account = ReplyAccount(stage.store, LOCAL_ORGANIZATION)
+
+    async def read() -> None:
+        if is_whole:
+            await whole_reply(model, ModelRequest(()), Clearance(), account)
+        async for _ in ask(model, ModelRequest(()), Clearance(), account):
+            pass
+
+    task = asyncio.create_task(read())
+    await soon(model.is_asked_again.wait())
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await stage.store.read(USED) == 300
