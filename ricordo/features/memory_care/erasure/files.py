@@ -1,5 +1,6 @@
 """A user's files in the data folder: clones, remotes, backups and other databases."""
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def erase_files(
                 }
             )
         _remove_remotes(data_dir, erasure, others, updated)
-        for path in _backups(data_dir, database):
+        for path in _backups(data_dir, database, updated):
             # Files of other kinds, such as dumps, cannot be read, so only their age decides.
             is_theirs = None
             reason = "since it held the user's data"
@@ -174,7 +175,8 @@ def _remove_remotes(
                 _remove(file)
                 updated.files[_name(file, remotes_folder.parent)] = "removed"
     # A repository still names its owner, even if the remote was removed earlier.
-    for marker in sorted(remotes_folder.rglob(OWNER_FILE)):
+    files = _files_below(remotes_folder, data_dir, updated)
+    for marker in [file for file in files if file.name == OWNER_FILE]:
         path = marker.parent
         owner = marker.read_text("utf-8", "replace").strip()
         if owner in erasure.chains and not _is_used(path, used_paths):
@@ -200,11 +202,32 @@ def _path_at(address: str) -> Path | None:
         return None
 
 
-def _backups(data_dir: Path, database: Path | None) -> Iterator[Path]:
+def _backups(data_dir: Path, database: Path | None, updated: Erasure) -> Iterator[Path]:
     for folder in sorted({data_dir / BACKUPS, *([database.parent / BACKUPS] if database else [])}):
-        for path in sorted(folder.rglob("*")):
+        for path in _files_below(folder, data_dir, updated):
             if path.is_file() and not path.name.endswith(("-wal", "-shm", "-journal", ".lock")):
                 yield path
+
+
+def _files_below(folder: Path, data_dir: Path, updated: Erasure) -> list[Path]:
+    """Return the sorted files below a folder; the receipt names folders that cannot be read.
+
+    `rglob` would leave these folders out without a word.
+    """
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            unread = _name(Path(error.filename or folder), data_dir)
+            updated.note_elsewhere(
+                [
+                    f"The folder {unread} cannot be read ({error.strerror}), so it was not searched. "
+                    "It may hold the user's data: delete that."
+                ]
+            )
+
+    return sorted(
+        Path(parent) / name for parent, _, names in os.walk(folder, onerror=note) for name in names
+    )
 
 
 def _name(path: Path, data_dir: Path) -> str:

@@ -174,6 +174,27 @@ def test_a_file_that_cannot_be_deleted_is_reported(
         erase_files(tmp_path, None, ADA)
 
 
+@pytest.mark.parametrize("folder", ["backups", "backups/old", "remotes/team"])
+def test_a_folder_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    unread = tmp_path / folder
+    unread.mkdir(parents=True)
+    theirs = database(tmp_path / "backups" / "a.db", "user-ada")
+    scan = os.scandir
+
+    def refuse(path: str | Path) -> object:
+        if Path(path) == unread:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    done = erase_files(tmp_path, None, ADA)
+    (named,) = [line for line in done.elsewhere if "cannot be read" in line]
+    assert named.startswith(f"The folder {folder} cannot be read (Permission denied)")
+    assert theirs.exists() == (folder == "backups")
+
+
 def erasure(secret: Secret, name: str = "ada") -> Erasure:
     return Erasure(
         id="receipt-00000000-0000-4000-8000-000000000001",
