@@ -469,11 +469,11 @@ MODEL_ERRORS: dict[ModelErrorKind, tuple[int, type[APIStatusError]]] = {
 }
 
 
-def test_a_model_error_is_returned_with_its_message_and_not_retried(
-    api: Api, agent: AgentState
-) -> None:
+def test_a_model_error_is_returned_with_its_message_and_not_retried(api: Api) -> None:
     assert MODEL_ERRORS.keys() | {"context_window_exceeded"} == set(get_args(ModelErrorKind))
     for kind, (status, error) in MODEL_ERRORS.items():
+        # A later turn of the same agent would be tried without the messages of the failed one.
+        agent = api.client.agents.create(model=MODEL)
         api.server.forget()
         api.server.says(ModelError(kind, "The provider said no."))
         with pytest.raises(error) as caught:
@@ -534,17 +534,12 @@ def test_the_test_server_fails_to_stop_after_an_unprovoked_500(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path) as server, server.http() as http:
-        server.says(RuntimeError("secret words"))
-        made = ok(http.post("/v1/agents/", json={"model": MODEL}))
-        assert (
-            http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."}).status_code
-            == 500
-        )
-        server.says(ModelError("llm_error", "The provider said no."))
-        assert (
-            http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."}).status_code
-            == 500
-        )
+        errors = (RuntimeError("secret words"), ModelError("llm_error", "The provider said no."))
+        for error in errors:
+            server.says(error)
+            made = ok(http.post("/v1/agents/", json={"model": MODEL}))
+            answer = http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."})
+            assert answer.status_code == 500
         with pytest.raises(AssertionError, match="An unknown error occurred") as caught:
             server.stop()
         assert len(server.provoked()) == str(caught.value).count("POST") == 1
