@@ -39,6 +39,7 @@ from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/agents/{agent_id}/chat", scope="messages")
 _PANEL_CHARACTERS = 4_000  # characters of a block's text in the panel beside the chat
+_CONFLICT = 409
 _PRECONDITION_FAILED = 412
 # Names of the states of a proposal, for the line of its tool call.
 _PROPOSAL_WORDS = {"open": "proposed", "conflicted": "proposed", "rejected": "declined"}
@@ -156,8 +157,16 @@ async def stop(request: Request, agent_id: str) -> Response:
     api = Api(request)
     form = await form_of(request)
     conversation = await _conversation(request, agent_id, form.get("conversation"))
-    await api.ask("POST", f"/v1/conversations/{conversation['id']}/cancel")
-    return done(request, _path(agent_id, conversation), "The turn is being stopped.")
+    notice = "The turn is being stopped."
+    try:
+        outcome = await api.ask("POST", f"/v1/conversations/{conversation['id']}/cancel")
+    except RefusedByApi as refusal:
+        if refusal.status != _CONFLICT:
+            raise
+        outcome = {}
+    if "cancelled" not in outcome.values():
+        notice = "The turn had ended already."
+    return done(request, _path(agent_id, conversation), notice)
 
 
 @router.post("/new")

@@ -4,7 +4,7 @@ from fastapi import Request, Response
 
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
-from ricordo.errors import Invalid
+from ricordo.errors import Forbidden, Invalid
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, done, render
 from ricordo.storage import conversation_overviews
@@ -78,8 +78,15 @@ async def show_run(request: Request, run_id: str) -> Response:
 async def cancel_run(request: Request, run_id: str) -> Response:
     api = Api(request)
     run = await api.get(f"/v1/runs/{run_id}")
-    await api.ask("POST", f"/v1/agents/{run['agent_id']}/messages/cancel", {"run_ids": [run_id]})
-    return done(request, f"/ui/runs/{run_id}", "The run is being stopped.")
+    body = {"run_ids": [run_id]}
+    outcome = await api.ask("POST", f"/v1/agents/{run['agent_id']}/messages/cancel", body)
+    notice = "The run is being stopped."
+    if outcome.get(run_id) != "cancelled":
+        run = await api.get(f"/v1/runs/{run_id}")
+        if run["status"] in ("created", "running"):
+            raise Forbidden("This run is shared with others, so your key cannot stop it.")
+        notice = "The run had ended already."
+    return done(request, f"/ui/runs/{run_id}", notice)
 
 
 @router.post("/runs/{run_id}/retry")

@@ -67,6 +67,15 @@ def test_a_failed_run_shows_its_error_and_can_be_retried(tmp_path: Path) -> None
         assert "Only a run that failed" in page.text
 
 
+def test_an_outdated_tab_says_that_a_run_had_ended(browser: TestClient, agent: str) -> None:
+    run = browser.get("/v1/runs/").json()[0]
+    stopped = browser.post(f"/ui/runs/{run['id']}/cancel", follow_redirects=True)
+    assert "The run had ended already." in stopped.text
+    form = {"conversation": run["conversation_id"]}
+    stopped = browser.post(f"/ui/agents/{agent}/chat/stop", data=form, follow_redirects=True)
+    assert (stopped.status_code, "The turn had ended already." in stopped.text) == (200, True)
+
+
 def test_the_runs_page_is_paged_by_a_cursor(browser: TestClient, agent: str) -> None:
     said = {"messages": [{"role": "user", "content": "Hello."}]}
     for _ in range(51):
