@@ -28,6 +28,7 @@ class Link:
         path: The path of the page; "" for a page that is found for each caller.
         icon: The name of the icon.
         scopes: A caller with one of these scopes sees the entry; without any, every caller does.
+        also: The caller also needs one of these scopes, if there are any.
         is_here: The entry leads to the shown page.
         counts: The entry shows the number of open decisions.
         is_of_server: The page shows data of all organizations.
@@ -37,6 +38,7 @@ class Link:
     path: str
     icon: str
     scopes: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     is_here: bool = False
     counts: bool = False
     is_of_server: bool = False
@@ -56,7 +58,7 @@ class Group:
 
 
 _PERSON = (
-    Link("Chat", "/ui/chat", "chat", ("messages:read",)),
+    Link("Chat", "/ui/chat", "chat", ("messages:read",), ("agents:read",)),
     Link("Memory", "", "memory", ("memory:read",), counts=True),
     Link("Search", "/ui/search", "search", ("messages:read",)),
 )
@@ -64,24 +66,24 @@ _BUILDER = (
     Link("Agents", "/ui/agents", "agent", _BUILDS),
     Link("People", "/ui/people", "people", ("users:read",)),
     Link("Courses", "/ui/courses", "course", _BUILDS),
-    Link("Files", "/ui/files", "file", _BUILDS),
+    Link("Files", "/ui/files", "file", _BUILDS, ("archives:read", "memory:read")),
     Link("Tools", "/ui/tools", "tool", ("tools:write",)),
     Link("Templates", "/ui/templates", "template", _BUILDS),
 )
 _MORE = (
     Link("Groups", "/ui/groups", "group", _BUILDS),
-    Link("Sleeping agents", "/ui/sleeptime", "sleep", ("memory:read",)),
+    Link("Sleeping agents", "/ui/sleeptime", "sleep", ("memory:read",), ("agents:read",)),
     Link("MCP servers", "/ui/mcp", "plug", ("tools:write",)),
     Link("Skills", "/ui/skills", "template", ("memory:read",)),
     Link("Notifications", "/ui/notifications", "wait", ("memory:approve",)),
     Link("Tasks", "/ui/tasks", "task", ("agents:read",)),
-    Link("Schedules", "/ui/schedules", "clock", ("messages:read",)),
+    Link("Schedules", "/ui/schedules", "clock", ("messages:read",), ("agents:read",)),
     Link("Workspace", "/ui/workspace", "folder", ("memory:read",)),
     Link("Moving in and out", "/ui/imports", "move", ("messages:read",)),
     Link("Connect", "/ui/connect", "link", ("agents:read", "messages:read", "memory:read")),
 )
 _SERVER = (
-    Link("Runs", "/ui/runs", "run", _BUILDS),
+    Link("Runs", "/ui/runs", "run", _BUILDS, ("messages:read",)),
     Link("Jobs", "/ui/jobs", "job", (ADMIN,)),
     Link("Models", "/ui/models", "model", _BUILDS),
     Link("Audit log", "/ui/audit-log", "audit", (ADMIN,)),
@@ -135,6 +137,8 @@ class _Links:
             return False
         if link.is_of_server and not self.sees_server:
             return False
+        if link.also and not self.me.may(*link.also):
+            return False
         return not link.scopes or self.me.may(*link.scopes)
 
 
@@ -160,8 +164,8 @@ def navigation(
     builds = me.may(*_BUILDS) or me.subject_id is None
     more = links.visible((*_MORE, *others))
     if me.subject_id == NOBODY:
-        # A workspace and the notes of sleeptime agents belong to a user, and this key has no user.
-        hidden = ("/ui/workspace", "/ui/sleeptime")
+        # What these pages show belongs to a user, and this key has no user.
+        hidden = ("/ui/workspace", "/ui/sleeptime", "/ui/skills", "/ui/learning")
         more = tuple(link for link in more if link.path not in hidden)
     person = links.visible(_PERSON)
     groups = [

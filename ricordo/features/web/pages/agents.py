@@ -61,14 +61,20 @@ async def make_agent(request: Request) -> Response:
     agent = await Api(request).ask(
         "POST", "/v1/agents/", {name: field for name, field in body.items() if field}
     )
-    return done(request, f"/ui/agents/{agent['id']}/chat", f"{agent['name']} is ready.")
+    return done(request, _page_of_agent(request, agent["id"]), f"{agent['name']} is ready.")
 
 
 @router.get("/{agent_id}")
 async def show_agent(request: Request, agent_id: str) -> Response:
-    """Redirect to the agent's chat, which is its page."""
+    """Redirect to the agent's chat, which is its page, or to its memory."""
     await Api(request).get(f"/v1/agents/{agent_id}")
-    return done(request, f"/ui/agents/{agent_id}/chat")
+    return done(request, _page_of_agent(request, agent_id))
+
+
+def _page_of_agent(request: Request, agent_id: str) -> str:
+    """Return the agent's page: its chat, or its memory for a caller who may not read chats."""
+    reads_chats = request.scope[REQUEST_SCOPE].may("messages:read")
+    return f"/ui/agents/{agent_id}/{'chat' if reads_chats else 'memory'}"
 
 
 @router.get("/{agent_id}/settings")

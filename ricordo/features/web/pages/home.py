@@ -113,7 +113,7 @@ def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
         lists["also_waiting"] = plugins.waiting(tx, me.organization_id, user_id)
         if me.subject_id is None:
             lists["counts"] = queries.waiting_by_owner(tx, me, _MOST_SHOWN, without=me.user_id)
-    if me.may("messages:read", "messages:write"):
+    if me.may("messages:read", "messages:write") and me.may("agents:read"):
         recent = conversation_overviews.recent_conversations(tx, me, 10)
         lists["last"] = _last_own(tx, me, recent)
         lists["partner"] = _partner(me, lists["last"], recent)

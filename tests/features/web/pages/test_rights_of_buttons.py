@@ -301,6 +301,34 @@ def test_an_administrator_of_one_organization_among_several_sees_no_refused_link
                 crawl(browser)
 
 
+# Scopes of keys that may do one thing only; a key without a user is a service's.
+NARROW: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "reader": ("user", tuple(name for name in sorted(ROLE_SCOPES["user"]) if ":read" in name)),
+    "owner": ("user", ("memory:read", "memory:write", "memory:approve")),
+    "talker": ("user", ("messages:read", "messages:write")),
+    "service": ("service", ()),
+}
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_a_key_with_few_scopes_sees_no_refused_link_or_button(
+    people: People, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
+    role, scopes = NARROW[kind]
+    key = people.key("ada", role, scopes)
+    with people.server.http(headers={**PAGE, **OWN}, follow_redirects=True) as browser:
+        browser.post("/ui/login", data={"key": key})
+        forms = crawl(browser)
+        browser.follow_redirects = False
+        refused = {}
+        for form in sorted(forms, key=order):
+            answer = form.send(browser)
+            if fault := fault_of(browser, form, answer):
+                refused[form] = (forms[form], fault)
+        assert refused == {}
+
+
 @pytest.mark.parametrize("role", ["stranger", "user", "developer", "teacher", "administrator"])
 def test_every_visible_button_may_be_used_by_its_viewer(
     people: People, role: str, monkeypatch: pytest.MonkeyPatch
