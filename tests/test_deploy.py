@@ -24,6 +24,7 @@ import yaml
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.settings import ProviderSettings, Settings
+from tests.seams.http import bearer
 from tests.seams.server import MODEL, Gate, ServerInThread, call, serving
 
 ROOT = Path(__file__).parent.parent
@@ -475,7 +476,7 @@ def test_a_user_decides_in_the_chat_about_a_completely_shown_proposal(
     # Markdown shows lines that are indented by four spaces unchanged.
     assert "    + *The* harp\n    + <b>and</b> the flute." in questions[0]["data"]["message"]
     assert shown[-1].startswith(said_last)
-    with school.http(headers={"authorization": f"Bearer {pipe.valves.API_KEY}"}) as http:
+    with school.http(headers=bearer(pipe.valves.API_KEY)) as http:
         listed = http.get(f"/users/open-webui:{user}/diffs", params={"status": "all"}).json()
     assert [proposal["status"] for proposal in listed] == [status]
 

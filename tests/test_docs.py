@@ -33,6 +33,7 @@ from ricordo.features.tutor.courses.prompt import TUTOR_TOOLS
 from ricordo.plugins import HOOKS
 from ricordo.setting_types import feature_settings, variables_of
 from ricordo.settings import ProviderSettings, Settings
+from tests.seams.http import bearer
 from tests.seams.server import ServerInThread, serving
 from tests.support.model_server import Answer, ModelServer, Seen, completion, say_ok, tool_call
 from tests.support.ready import helper
@@ -351,9 +352,7 @@ def test_a_school_with_keys_works_as_described(tmp_path: Path, run_python: Pytho
         assert said == ["403 403 403", "approved"]
         cloned = run_shell(key + "\n" + clones.replace("127.0.0.1:8284", host), tmp_path)
         assert cloned == "Ada:What I like\n"
-        with server.http(
-            headers={"authorization": f"Bearer {key.removeprefix('export KEY=')}"}
-        ) as http:
+        with server.http(headers=bearer(key.removeprefix("export KEY="))) as http:
             assert (
                 http.get("/users/ada/blocks/human").json()["body"].endswith("She likes proofs.\n")
             )

@@ -40,6 +40,7 @@ from pydantic import SecretStr
 
 from ricordo.background.worker import Worker
 from ricordo.domain.clock import SECOND
+from tests.seams.http import bearer
 from tests.seams.server import MODEL, serving
 from tests.seams.stage import call
 
@@ -142,7 +143,7 @@ def traced(data_dir: Path) -> Trace:
     no_jobs = patch.object(Worker, "start", AsyncMock())
     # Without a key each fact is also proposed to the local user (decision 0065).
     running = serving(data_dir, api_key=SecretStr(KEY))
-    headers = {"authorization": f"Bearer {KEY}"}
+    headers = bearer(KEY)
     with (
         no_jobs,
         _without_timed_work(),

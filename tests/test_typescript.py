@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from deploy.typescript_types import TYPES, types
-from tests.seams.http import ok
+from tests.seams.http import bearer, ok
 from tests.seams.server import MODEL, ServerInThread, serving
 from tests.support.node import node, packages
 
@@ -62,7 +62,7 @@ def test_the_client_methods_do_what_they_promise(built: Path, server: ServerInTh
 
 
 def test_an_agent_answers_in_the_vercel_ai_sdk(built: Path, server: ServerInThread) -> None:
-    with server.http(headers={"authorization": f"Bearer {KEY}"}) as http:
+    with server.http(headers=bearer(KEY)) as http:
         add_agent(http)
     server.says("You like tea.")
     said = output_of(

@@ -11,7 +11,7 @@ import pytest
 
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
-from tests.seams.http import ok, propose, put, refused
+from tests.seams.http import bearer, ok, propose, put, refused
 from tests.seams.server import MODEL, serving
 
 KEY = "an-operator-key-of-some-length"
@@ -74,7 +74,7 @@ def test_only_an_agents_managers_decide_and_for_a_users_block_only_the_user(
     with serving(tmp_path, api_key=KEY) as server:
 
         def client(key: str) -> httpx2.Client:
-            return server.http(headers={"authorization": f"Bearer {key}"})
+            return server.http(headers=bearer(key))
 
         keys = [KEY, server.key("ada"), server.key("dev", "developer"), server.key("eve", "admin")]
         with (
@@ -116,7 +116,7 @@ def test_users_see_proposals_for_a_shared_block_only_from_their_own_conversation
     with serving(tmp_path, api_key=KEY) as server:
 
         def client(key: str) -> httpx2.Client:
-            return server.http(headers={"authorization": f"Bearer {key}"})
+            return server.http(headers=bearer(key))
 
         everybody = {
             "operator": KEY,
@@ -174,7 +174,7 @@ def test_a_user_does_not_replace_the_proposal_from_another_users_conversation(
 ) -> None:
     with serving(tmp_path, api_key=KEY) as server, ExitStack() as stack:
         http = {
-            name: stack.enter_context(server.http(headers={"authorization": f"Bearer {key}"}))
+            name: stack.enter_context(server.http(headers=bearer(key)))
             for name, key in (
                 ("operator", KEY),
                 ("ada", server.key("ada")),

@@ -25,7 +25,7 @@ from ricordo.domain.text import MOST_LEVELS
 from ricordo.offload import SMALL
 from tests.api.conftest import Api
 from tests.campaigns.sizes import short_and_long
-from tests.seams.http import refused
+from tests.seams.http import bearer, refused
 from tests.seams.routes import Cell, cells_of
 from tests.seams.server import ServerInThread, StrictLetta, serving
 
@@ -53,7 +53,7 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerI
 
 @pytest.fixture(scope="module")
 def running_http(running_server: ServerInThread) -> Iterator[httpx2.Client]:
-    with running_server.http(headers={"authorization": f"Bearer {KEY}"}) as opened:
+    with running_server.http(headers=bearer(KEY)) as opened:
         yield opened
 
 

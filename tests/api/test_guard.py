@@ -6,6 +6,7 @@ import letta_client
 import pytest
 
 from ricordo.domain.scope import Scope
+from tests.seams.http import bearer
 from tests.seams.server import MODEL, ServerInThread, serving
 
 KEY = "a-long-secret"
@@ -79,7 +80,7 @@ def test_a_program_with_a_key_may_write_although_it_sends_an_old_cookie(
         locked_http.post("/v1/agents/", json={"model": MODEL}, headers=headers).status_code == 200
     )
     # A wrong key is not replaced by a cookie.
-    with locked.http(headers={"authorization": f"Bearer {KEY}"}) as http:
+    with locked.http(headers=bearer(KEY)) as http:
         http.cookies.set("ricordo_session", KEY)
         assert http.get("/v1/agents/").status_code == 200
         wrong = {"authorization": "Bearer wrong"}
@@ -167,7 +168,7 @@ def test_the_key_of_a_tool_call_ends_with_the_call_and_has_fewer_rights(
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
 
     def answers(http: httpx2.Client, key: str) -> list[int]:
-        headers = {"authorization": f"Bearer {key}"}
+        headers = bearer(key)
         return [
             http.get(path, headers=headers).status_code
             for path in ("/v1/agents/", "/v1/keys/", "/v1/users/")
@@ -176,9 +177,7 @@ def test_the_key_of_a_tool_call_ends_with_the_call_and_has_fewer_rights(
     for one, its in ((server, http), (locked, locked_http)):
         with one.runtime.sandbox.keys.issue(Scope(), "roll_d20") as key:
             assert answers(its, key) == [200, 403, 403]
-            made = its.post(
-                "/v1/agents/", json={"model": MODEL}, headers={"authorization": f"Bearer {key}"}
-            )
+            made = its.post("/v1/agents/", json={"model": MODEL}, headers=bearer(key))
             assert made.status_code == 200
         assert answers(its, key) == [401, 401, 401]
     with server.runtime.sandbox.keys.issue(Scope(), "roll_d20") as key:
@@ -191,7 +190,7 @@ def test_on_an_open_server_a_tools_key_still_has_only_its_callers_scopes(
     with server.runtime.sandbox.keys.issue(
         Scope(scopes=frozenset(("agents:read",))), "peek"
     ) as key:
-        headers = {"authorization": f"Bearer {key}"}
+        headers = bearer(key)
         assert (
             http.get("/v1/agents/", headers=headers | {"x-ricordo-user": "ada"}).status_code == 403
         )

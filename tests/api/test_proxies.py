@@ -9,6 +9,7 @@ import pytest
 
 from ricordo.settings import load_settings
 from tests.features.identity.login.provider import CLIENT, SECRET, providing
+from tests.seams.http import bearer
 from tests.seams.server import MODEL, ServerInThread, serving
 
 KEY, BASE = "a-long-secret-of-twenty", "/ricordo"
@@ -56,7 +57,7 @@ def test_every_link_and_redirect_of_a_page_keeps_the_root_path(below: httpx2.Cli
 
 
 def test_the_api_answers_below_the_root_path(below: httpx2.Client) -> None:
-    below_key = {"authorization": f"Bearer {KEY}"}
+    below_key = bearer(KEY)
     assert below.get("/v1/health/").status_code == 200
     assert below.get("/v1/health").status_code == 200
     made = below.post("/v1/agents/", headers=below_key, json={"model": MODEL})
@@ -94,7 +95,7 @@ def test_a_login_at_a_provider_comes_back_below_the_path(tmp_path: Path) -> None
 
 
 def test_a_proxy_may_keep_the_root_path_also_for_git_and_redirects(below: httpx2.Client) -> None:
-    headers = {"authorization": f"Bearer {KEY}"}
+    headers = bearer(KEY)
     for path in ("/v1/agents/", f"{BASE}/v1/agents/"):
         assert below.get(path, headers=headers).status_code == 200
     moved = below.get("/v1/agents", headers=headers)

@@ -8,6 +8,7 @@ import pytest
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_USER
+from tests.seams.http import bearer
 from tests.seams.scene import Scene, calls
 from tests.seams.server import MODEL, call, serving
 
@@ -149,7 +150,7 @@ def test_facts_of_a_named_user_are_proposed_only_to_that_user(scene: Scene) -> N
 def test_with_keys_an_unowned_agent_proposes_nothing_to_the_local_user(tmp_path: Path) -> None:
     sent = {"model": MODEL, "memory_blocks": [{"label": "human", "value": ""}]}
     with serving(tmp_path) as server:
-        headers = {"authorization": f"Bearer {server.key('boss', 'admin')}"}
+        headers = bearer(server.key("boss", "admin"))
         with server.http(headers=headers) as http:
             agent = http.post("/v1/agents/", json=sent).json()["id"]
             server.says(call("memory_insert", label="human", new_string=TEA), "Noted.")

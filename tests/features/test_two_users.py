@@ -19,7 +19,7 @@ import pytest
 from pydantic import SecretStr
 
 from ricordo.llm.scripted import call
-from tests.seams.http import Wire, ok, refused
+from tests.seams.http import OPERATOR, Wire, bearer, ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
 
 # Each tool is called once by each user, and under soak six times.
@@ -28,7 +28,6 @@ MANY_TURNS = 200
 # No language has these words.
 CANARY = {"ada": "xqadaz", "bob": "xqbobz"}
 USERS = tuple(CANARY)
-OPERATOR = "operator-key"
 SHARED = "The exam is in May."
 BLOCKS = [
     {"label": "human", "value": "Nobody is known yet."},
@@ -193,10 +192,7 @@ def world(
         ExitStack() as stack,
     ):
         keys = (OPERATOR, *map(server.key, USERS))
-        operator, *clients = [
-            stack.enter_context(server.http(headers={"authorization": f"Bearer {key}"}))
-            for key in keys
-        ]
+        operator, *clients = [stack.enter_context(server.http(headers=bearer(key))) for key in keys]
         spec = {
             "name": "Nina",
             "model": MODEL,

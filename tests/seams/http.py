@@ -15,6 +15,7 @@ from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from tests.seams.waiting import wait_for
 
 Wire = dict[str, Any]
+OPERATOR = "the-operators-own-key"
 
 
 def put(http: httpx2.Client, user: str, label: str, body: str, **more: Any) -> Wire:
@@ -32,6 +33,10 @@ def post(http: httpx2.Client, user: str, path: str, **body: Any) -> Any:
 def propose(http: httpx2.Client, user: str, label: str, old: str, new: str, **more: Any) -> str:
     edit = {"old_string": old, "new_string": new, "reasoning": "She said so.", **more}
     return str(post(http, user, f"{label}/propose", **edit)["id"])
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
 
 
 def ok(answer: httpx2.Response) -> Any:

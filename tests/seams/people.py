@@ -45,7 +45,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
 from ricordo.storage.schema.core_tables import api_keys, organizations
 from ricordo.storage.schema.core_tables import users as users_table
-from tests.seams.http import ok
+from tests.seams.http import OPERATOR, bearer, ok
 from tests.seams.mcp import RawServer, raw_server
 from tests.seams.mcp import tool as mcp_tool
 from tests.seams.server import MODEL, ServerInThread, serving
@@ -53,16 +53,11 @@ from tests.seams.waiting import wait_for
 from tests.support import postgres
 from tests.support.sandboxes import bubblewrap
 
-OPERATOR = "the-operators-own-key"
 OTHER_ORGANIZATION = "org-0ther000-0000-4000-8000-000000000000"
 CANARY = "vuqkzoqada"
 # All scopes that a user's key can have. A refusal then depends only on who owns the data.
 EVERY_USERS = tuple(sorted({*SCOPES} - {OVERRIDE, IMPERSONATE}))
 Wire = dict[str, Any]
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 @dataclass

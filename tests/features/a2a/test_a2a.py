@@ -35,7 +35,7 @@ from google.protobuf.struct_pb2 import Value
 
 from ricordo.domain.ids import new_id
 from ricordo.errors import ModelError
-from tests.seams.http import Wire, ok
+from tests.seams.http import Wire, bearer, ok
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, call, serving
 
 KEY = "the-operator"
@@ -58,7 +58,7 @@ def agent(http: httpx2.Client) -> str:
 async def client_of(
     server: ServerInThread, agent: str, *, streaming: bool, key: str | None = None
 ) -> Client:
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    headers = bearer(key) if key else {}
     http = httpx.AsyncClient(headers=headers, timeout=LIMIT)
     factory = ClientFactory(ClientConfig(streaming=streaming, httpx_client=http))
     try:
@@ -301,7 +301,7 @@ async def test_invalid_requests_are_refused_with_a_reason(
 
 
 def _conversation_of(server: ServerInThread, key: str, agent: str) -> str:
-    with server.http(headers={"authorization": f"Bearer {key}"}) as http:
+    with server.http(headers=bearer(key)) as http:
         (conversation,) = ok(http.get("/v1/conversations/", params={"agent_id": agent}))
     conversation_id: str = conversation["id"]
     return conversation_id
@@ -311,7 +311,7 @@ async def test_an_api_key_opens_only_its_users_tasks(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with serving(tmp_path_factory.mktemp("people"), api_key=KEY) as server:
-        with server.http(headers={"authorization": f"Bearer {KEY}"}) as http:
+        with server.http(headers=bearer(KEY)) as http:
             body = {"name": "Nina", "model": MODEL, "memory_blocks": []}
             agent = ok(http.post("/v1/agents/", json=body))["id"]
             keys = {}

@@ -14,7 +14,7 @@ from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line
-from tests.seams.http import Wire, ok
+from tests.seams.http import Wire, bearer, ok
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, call, events_of, serving
 from tests.support.node import TYPESCRIPT, NodeDriver
 
@@ -392,7 +392,7 @@ def test_a_thread_belongs_to_its_user_and_memory_needs_the_read_scope(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with serving(tmp_path_factory.mktemp("people"), api_key=KEY) as server:
-        with server.http(headers={"authorization": f"Bearer {KEY}"}) as http:
+        with server.http(headers=bearer(KEY)) as http:
             body = {"name": "Nina", "model": MODEL, "memory_blocks": []}
             agent = ok(http.post("/v1/agents/", json=body))["id"]
             keys = {}

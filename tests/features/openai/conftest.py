@@ -7,10 +7,8 @@ import httpx2
 import pytest
 from openai import OpenAI
 
-from tests.seams.http import ok
+from tests.seams.http import OPERATOR, bearer, ok
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
-
-OPERATOR = "the-operator"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +25,7 @@ def server(running: ServerInThread) -> ServerInThread:
 
 @pytest.fixture(scope="module")
 def http(running: ServerInThread) -> Iterator[httpx2.Client]:
-    with running.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with running.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 

@@ -10,10 +10,8 @@ import httpx2
 import pytest
 
 from ricordo.features.openwebui.mirror.deleted_chats import Event
-from tests.seams.http import ok
+from tests.seams.http import OPERATOR, bearer, ok
 from tests.seams.server import MODEL, ServerInThread, serving
-
-OPERATOR = "the-operator"
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 
 @pytest.fixture(scope="module")
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 

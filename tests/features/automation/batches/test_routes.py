@@ -20,7 +20,7 @@ from ricordo.storage.schema.core_tables import api_keys
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.api.conftest import Api
 from tests.features.automation.schedules.test_sending import new_agent, sent_otids
-from tests.seams.http import erase, ok, refused
+from tests.seams.http import bearer, erase, ok, refused
 from tests.seams.server import LIMIT, Gate, ServerInThread, StrictLetta, serving
 from tests.seams.waiting import wait_for
 from tests.support.json_server import JsonServer
@@ -192,10 +192,7 @@ def test_cancelling_a_batch_stops_its_turn_and_its_remaining_requests(api: Api) 
 def test_a_batch_is_visible_to_its_user_only(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="operator") as server:
         agent = new_agent(server.client(api_key="operator"))
-        ada, bea = (
-            server.http(headers={"authorization": f"Bearer {server.key(name)}"})
-            for name in ("ada", "bea")
-        )
+        ada, bea = (server.http(headers=bearer(server.key(name))) for name in ("ada", "bea"))
         with ada, bea:
             id = create_batch(ada, request_to(agent, "I am Ada."))["id"]
             wait_for_batch(ada, id)
@@ -207,9 +204,7 @@ def test_a_batch_is_visible_to_its_user_only(tmp_path: Path) -> None:
                 bea.patch(f"{PATH}/{id}/cancel"),
             ):
                 refused(answer, 404)
-            with server.http(
-                headers={"authorization": f"Bearer {server.key('ada', kind='session')}"}
-            ) as login:
+            with server.http(headers=bearer(server.key("ada", kind="session"))) as login:
                 assert "with an API key" in refused(
                     login.post(PATH, json={"requests": [request_to(agent)]}), 403
                 )
@@ -236,10 +231,7 @@ def test_a_batch_is_visible_to_its_user_only(tmp_path: Path) -> None:
 def test_a_service_without_a_user_sees_its_own_batches(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="operator") as server:
         agent = new_agent(server.client(api_key="operator"))
-        own, other = (
-            server.http(headers={"authorization": f"Bearer {server.key(role='service')}"})
-            for _ in range(2)
-        )
+        own, other = (server.http(headers=bearer(server.key(role="service"))) for _ in range(2))
         with own, other:
             id = create_batch(own, request_to(agent))["id"]
             assert wait_for_batch(own, id)["status"] == "completed"

@@ -12,7 +12,7 @@ from ricordo.features.automation.schedules import service
 from tests.api.conftest import Api
 from tests.features.automation.schedules.test_sending import HOURLY, new_agent, plan
 from tests.features.web.pages.test_home import visitor
-from tests.seams.http import ok, refused
+from tests.seams.http import bearer, ok, refused
 from tests.seams.server import MODEL, serving
 
 PIXEL = "iVBORw0KGgo="
@@ -173,14 +173,12 @@ def test_schedules_need_an_api_key_and_users_delete_only_their_own(tmp_path: Any
         boss, ada = server.client(api_key="operator"), server.client(api_key=server.key("ada"))
         agent = new_agent(boss)
         shared = plan(boss, agent)
-        with server.http(
-            headers={"authorization": f"Bearer {server.key('ada', kind='session')}"}
-        ) as http:
+        with server.http(headers=bearer(server.key("ada", kind="session"))) as http:
             body = {"messages": [{"role": "user", "content": "Hello."}], "schedule": HOURLY}
             assert "with an API key" in refused(
                 http.post(f"/v1/agents/{agent}/schedule", json=body), 403
             )
-        with server.http(headers={"authorization": f"Bearer {ada.api_key}"}) as http:
+        with server.http(headers=bearer(ada.api_key)) as http:
             assert "shared" in refused(http.delete(f"/v1/agents/{agent}/schedule/{shared}"), 403)
             assert (
                 ok(http.get(f"/v1/agents/{agent}/schedule"))["scheduled_messages"][0]["id"]

@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.features.web.pages.test_home import visitor
+from tests.seams.http import bearer
 
 HALVE = '''
 def halve(number: float, note: str = "<b>") -> float:
@@ -100,7 +101,7 @@ def test_built_in_tools_are_shown_and_some_of_their_settings_can_change(
 def test_a_user_sees_tools_but_cannot_change_them(browser: TestClient) -> None:
     browser.post("/ui/tools", data={"source_code": HALVE, "limit": "100"})
     key = browser.post("/v1/keys/", json={"user": "ada", "role": "user"}).json()["key"]
-    headers = {"authorization": f"Bearer {key}"}
+    headers = bearer(key)
     (tool,) = browser.get("/v1/tools/", params={"name": "halve"}, headers=headers).json()
     page = browser.get(f"/ui/tools/{tool['id']}", headers=headers).text
     assert "return number / 2" in page

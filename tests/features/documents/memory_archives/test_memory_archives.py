@@ -30,7 +30,7 @@ from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
 from tests.features.sync.git.test_routes import commit
-from tests.seams.http import Wire, get, ok, post, propose, put, refused
+from tests.seams.http import Wire, bearer, get, ok, post, propose, put, refused
 from tests.seams.server import ServerInThread, serving
 from tests.seams.waiting import wait_for
 from tests.support import postgres
@@ -571,8 +571,8 @@ def test_only_an_administrator_restores_an_archive_for_another_user(
     put(http, user, "human", "Name: Ada")
     archive = export_memory(http, user)
     with serving(tmp_path / "data") as keyed:
-        admin = {"authorization": f"Bearer {keyed.key('root', 'admin')}"}
-        eve = {"authorization": f"Bearer {keyed.key('eve')}"}
+        admin = bearer(keyed.key("root", "admin"))
+        eve = bearer(keyed.key("eve"))
         with keyed.http(headers=eve) as of_eve, keyed.http(headers=admin) as of_admin:
             refused(send(of_eve, archive), 403)
             restored = ok(send(of_admin, archive, "eve"))

@@ -26,14 +26,13 @@ from ricordo.llm.scripted import call
 from ricordo.sandbox.service import Sandbox, SandboxLimits
 from ricordo.settings import Settings
 from tests.campaigns.sizes import short_and_long
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
 from tests.support.browser import visit
 from tests.support.latex import pdflatex
 from tests.support.sandboxes import bubblewrap
 
 T = TypeVar("T")
-OPERATOR = "the-operator"
 SECRET = "the-canary-of-a-user"
 TITLE = 'Limits & <script>alert(1)</script> 100% \\input{x} "a"_b^c~'
 BODY = (
@@ -56,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 
 @pytest.fixture(scope="module")
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {server.key(role='service')}"}) as opened:
+    with server.http(headers=bearer(server.key(role="service"))) as opened:
         yield opened
 
 
@@ -66,7 +65,7 @@ def course(server: ServerInThread) -> None:
         f'[[agent]]\nname = "coach"\nmodel = "{MODEL}"\ninstructions = "Coach."\ntools = '
         '["render_notes"]\n'
     )
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as boss:
+    with server.http(headers=bearer(OPERATOR)) as boss:
         ok(boss.put("/v1/courses/calculus", json={"source": source}))
 
 
@@ -131,7 +130,7 @@ def test_notes_become_a_private_pdf_and_the_model_gets_only_its_address(
     assert len(ok(http.get("/users/ada/workspace/files"))) == 1
     # Another user cannot read the file, not even through one of their folders.
     ok(http.put("/users/bob/workspace/files/own.txt", content="Bob's."))
-    bob = {"authorization": f"Bearer {server.key(user='bob')}"}
+    bob = bearer(server.key(user="bob"))
     with server.http(headers=bob) as other:
         refused(other.get(artifact), 404)
         refused(other.get(f"/users/bob/latex/{file['path']}"), 404)
@@ -183,7 +182,7 @@ def test_the_viewer_shows_every_page_also_inside_an_iframe(
         '<iframe sandbox="allow-scripts allow-downloads" '
         f'srcdoc="{html.escape(answer.text)}"></iframe>'
     )
-    headers = {"authorization": f"Bearer {OPERATOR}"}
+    headers = bearer(OPERATOR)
     with visit(browser, server.url, extra_http_headers=headers) as visitor:
         visitor.see(result(server)["page"])
         visitor.page.locator("[data-pages='2']").wait_for()

@@ -16,11 +16,10 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.features.files.workspaces import queries, service
 from ricordo.features.files.workspaces.queries import Space
 from ricordo.llm.scripted import call
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
 from tests.support.sandboxes import bubblewrap
 
-OPERATOR = "the-operator"
 COURSE = (
     f'[[agent]]\nname = "coach"\nmodel = "{MODEL}"\ninstructions = "Coach."\nworkspace = '
     '"isolated"\n'
@@ -37,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 
 @pytest.fixture
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 
@@ -374,7 +373,7 @@ def test_a_shared_workspace_is_the_same_for_all_users(
     assert "We are one team." in server.model.requests[-1].messages[0].text
     assert [one["path"] for one in ok(http.get("/v1/workspace/files"))] == ["CLAUDE.md", "plan.md"]
     assert paths(http, "ida") == []
-    key = {"authorization": f"Bearer {server.key('ida')}"}
+    key = bearer(server.key("ida"))
     assert http.get("/v1/workspace/files/plan.md", headers=key).text == "Ours."
     refused(http.put("/v1/workspace/files/plan.md", content="Mine.", headers=key), 403)
     ok(http.delete("/v1/workspace/files/plan.md"))
@@ -423,7 +422,7 @@ def test_only_teachers_can_write_the_shared_instructions(
     ]
     for key in keys:
         for method in ("PUT", "DELETE"):
-            header = {"authorization": f"Bearer {key}"}
+            header = bearer(key)
             assert (
                 http.request(method, f"{shared}/CLAUDE.md", content=evil, headers=header)
             ).status_code == 403
@@ -431,7 +430,7 @@ def test_only_teachers_can_write_the_shared_instructions(
     assert {path: after.get(path) for path in before} == before
     assert ("CLAUDE.md" in after, "CLAUDE.md/x" in after) == (has_file, False)
     teacher = http.post("/v1/keys/", json={"user": "hopf", "role": "developer"}).json()["key"]
-    header = {"authorization": f"Bearer {teacher}"}
+    header = bearer(teacher)
     ok(http.put(f"{shared}/CLAUDE.md", content="Two steps.", headers=header))
     for path in [one["path"] for one in ok(http.get(shared))]:
         ok(http.delete(f"{shared}/{path}"))
@@ -440,7 +439,7 @@ def test_only_teachers_can_write_the_shared_instructions(
 def test_students_see_only_their_own_files(server: ServerInThread, http: httpx2.Client) -> None:
     put(http, "kim", "mine.md", "Of Kim.")
     put(http, "leo", "mine.md", "Of Leo.")
-    key = {"authorization": f"Bearer {server.key('kim')}"}
+    key = bearer(server.key("kim"))
     assert http.get(f"{FILES.format('kim')}/mine.md", headers=key).text == "Of Kim."
     for method in ("GET", "PUT", "DELETE"):
         answer = http.request(method, f"{FILES.format('leo')}/mine.md", headers=key)

@@ -26,10 +26,10 @@ from ricordo.features.identity.access_tokens import service
 from ricordo.storage import access_tokens
 from ricordo.storage.schema.core_tables import api_keys
 from ricordo.storage.schema.core_tables import users as user_rows
+from tests.seams.http import OPERATOR, bearer
 from tests.seams.server import LIMIT, MODEL, ServerInThread, StrictLetta, serving
 
 PAGES = "https://app.example.org"
-OPERATOR = "operator"
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_a_token_ends_with_its_key_user_or_agent(
     changed(api_keys, api_keys.c.role == "service", revoked_at=1)
     wait_until_refused(server, of_service, agent)
     forgotten = made(server.key("kim"))
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http:
+    with server.http(headers=bearer(OPERATOR)) as http:
         http.delete("/users/kim")
     wait_until_refused(server, forgotten, agent)
 
@@ -178,7 +178,7 @@ def test_a_token_cannot_have_more_scopes_than_its_creator(
         server.client(api_key=server.key("dev", "developer")).access_tokens.list()
     kept = boss.agents.create(model=MODEL).id
     body = {"name": "noa", "identifier_key": "noa", "identity_type": "user"}
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http:
+    with server.http(headers=bearer(OPERATOR)) as http:
         identity = http.post("/v1/identities/", json=body).json()["id"]
         http.patch(f"/v1/agents/{kept}/identities/attach/{identity}").raise_for_status()
     for maker in (mia, boss):  # A token without a user does not belong to one of the agent's users.
@@ -213,7 +213,7 @@ def test_invalid_token_requests_are_refused_with_a_reason(
 ) -> None:
     body: dict[str, Any] = {"hostname": PAGES, "policy": policy(agent)} | given
     body["policy"] = [{**one, "id": one["id"].replace("{agent}", agent)} for one in body["policy"]]
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http:
+    with server.http(headers=bearer(OPERATOR)) as http:
         answer = http.post("/v1/client-side-access-tokens", json=body)
     assert 400 <= answer.status_code < 500
     assert words in answer.text
@@ -255,11 +255,11 @@ def test_only_pages_of_the_tokens_origin_may_read_responses(
         ):
             asked = {"origin": PAGES, "access-control-request-method": method}
             assert http.options(place, headers=asked).status_code == 401
-        bearer = {"authorization": f"Bearer {token}"}
-        found = http.get(path, headers={**bearer, "origin": PAGES})
+        token_header = bearer(token)
+        found = http.get(path, headers={**token_header, "origin": PAGES})
         assert (found.status_code, found.headers["access-control-allow-origin"]) == (200, PAGES)
         assert found.headers["vary"] == "Origin"
-        refused = http.get("/v1/agents/", headers={**bearer, "origin": PAGES})
+        refused = http.get("/v1/agents/", headers={**token_header, "origin": PAGES})
         assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (403, PAGES)
         for origin in (
             "https://evil.example",
@@ -269,7 +269,7 @@ def test_only_pages_of_the_tokens_origin_may_read_responses(
             "null",
             "",
         ):
-            answer = http.get(path, headers={**bearer, "origin": origin})
+            answer = http.get(path, headers={**token_header, "origin": origin})
             assert (answer.status_code, "access-control-allow-origin" in answer.headers) == (
                 403,
                 False,
@@ -281,7 +281,7 @@ def test_only_pages_of_the_tokens_origin_may_read_responses(
         ]
         assert http.get(path, headers=twice).status_code == 403
         # a request by the page's server, which sends no origin
-        assert http.get(path, headers=bearer).status_code == 200
+        assert http.get(path, headers=token_header).status_code == 200
         # Pages of other origins cannot use other keys.
         for key in (OPERATOR, server.key("pia")):
             answer = http.get(path, headers={"authorization": f"Bearer {key}", "origin": PAGES})

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
+from tests.seams.http import OPERATOR, bearer
 from tests.seams.server import ServerInThread, serving
-
-OPERATOR = "the-operator"
 
 
 @pytest.fixture(scope="module")
@@ -18,5 +17,5 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 
 @pytest.fixture(scope="module")
 def http(locked: ServerInThread) -> Iterator[httpx2.Client]:
-    with locked.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with locked.http(headers=bearer(OPERATOR)) as opened:
         yield opened

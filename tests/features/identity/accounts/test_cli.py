@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from tests.cli.conftest import Shell, quick_command, shell
+from tests.seams.http import bearer
 
 __all__ = ["quick_command", "shell"]
 KEY = re.compile(r"ricordo_[\w-]{43}")
@@ -21,7 +22,7 @@ def run(
 
 
 def status(address: str, key: str | None = None) -> int:
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    headers = bearer(key) if key else {}
     return httpx2.get(f"{address}/v1/agents/", headers=headers, trust_env=False).status_code
 
 

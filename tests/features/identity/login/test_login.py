@@ -16,7 +16,7 @@ from sqlalchemy import text
 from ricordo.errors import DatabaseFailed, Invalid
 from ricordo.settings import load_settings
 from tests.features.identity.login.provider import CLIENT, SECRET, TestProvider, providing
-from tests.seams.http import ok, refused
+from tests.seams.http import bearer, ok, refused
 from tests.seams.server import ServerInThread, serving
 
 OWN = {"sec-fetch-site": "same-origin"}
@@ -151,7 +151,7 @@ def test_an_invited_guardian_may_log_in_without_the_invitation(
 ) -> None:
     subject = f"invited-{invited_as}"
     body = {"people": [{"user": name_of(provider, subject), "name": "Eva", "role": invited_as}]}
-    with server.http(headers={"authorization": f"Bearer {server.key('boss', 'admin')}"}) as http:
+    with server.http(headers=bearer(server.key("boss", "admin"))) as http:
         ok(http.post("/v1/invitations", json=body))
     expected = "guardian" if invited_as == "guardian" else "user"
     assert role_after_login(provider, server, subject) == expected
@@ -192,7 +192,7 @@ def test_a_logout_ends_the_session_also_for_a_copied_cookie(
 
 
 def test_an_api_key_cannot_be_logged_out(server: ServerInThread, browser: httpx2.Client) -> None:
-    headers = {"authorization": f"Bearer {server.key('carl')}"}
+    headers = bearer(server.key("carl"))
     refused(browser.post("/logout", headers=headers), 400)
     ok(browser.get("/users/carl/blocks", headers=headers))
 
@@ -429,7 +429,7 @@ def test_the_configured_claim_is_the_identifier_but_never_a_user_id(
     provider: TestProvider, tmp_path: Path
 ) -> None:
     with serving(tmp_path, **set_up(provider, oidc_claim="email")) as server:
-        key = {"authorization": f"Bearer {server.key('ada@example.org')}"}
+        key = bearer(server.key("ada@example.org"))
         with server.http(follow_redirects=True) as browser:
             assert (
                 browser.put(
@@ -511,7 +511,7 @@ def test_logins_and_logouts_are_in_the_audit_log_without_secrets(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     def recorded() -> list[tuple[Any, ...]]:
-        headers = {"authorization": f"Bearer {server.key('boss', 'admin')}"}
+        headers = bearer(server.key("boss", "admin"))
         rows = ok(browser.get("/v1/audit-log", params={"limit": 4}, headers=headers))
         assert not any(secret in str(rows) for secret in secrets if secret)
         return [

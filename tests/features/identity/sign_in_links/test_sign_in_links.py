@@ -14,13 +14,12 @@ from ricordo.features.identity.sign_in_links import pages
 from ricordo.features.identity.sign_in_links.queries import sign_in_links
 from ricordo.storage.schema.core_tables import jobs, users
 from tests.features.memory_care.notifications.mail_sink import Sink, mail_sink
-from tests.seams.http import ok
+from tests.seams.http import OPERATOR, bearer, ok
 from tests.seams.jobs import quick_jobs
 from tests.seams.server import ServerInThread, serving
 from tests.seams.waiting import wait_for
 
 __all__ = ["quick_jobs"]
-OPERATOR = "the-operator-of-this-school"
 PUBLIC = "http://memory.example.org"
 DAY = 24 * 3600
 LIMIT = 30
@@ -51,7 +50,7 @@ def school(sink: Sink, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 @pytest.fixture(scope="module")
 def http(school: ServerInThread) -> Iterator[httpx2.Client]:
     """The operator's client."""
-    with school.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with school.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 
@@ -180,7 +179,7 @@ def test_a_link_is_bound_to_its_user_and_its_organization(
     acme = ok(http.post("/v1/organizations/", json={"name": new_id("acme")}))["id"]
     draft = {"name": "boss", "user": "boss", "role": "admin"}
     key = ok(http.post("/v1/keys/", params={"organization": acme}, json=draft))["key"]
-    headers = {"authorization": f"Bearer {key}"}
+    headers = bearer(key)
     assert ok(http.get("/v1/invitations", headers=headers)) == []
     assert http.delete(f"/v1/invitations/{row['id']}", headers=headers).status_code == 404
     sent = {"people": [{"name": row["user"]}]}

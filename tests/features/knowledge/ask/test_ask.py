@@ -9,10 +9,8 @@ import pytest
 
 from ricordo.domain.model import LIBRARIAN, ModelRequest
 from ricordo.llm.scripted import call
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
-
-OPERATOR = "the-operator"
 
 
 @pytest.fixture
@@ -23,7 +21,7 @@ def server(tmp_path: Path) -> Iterator[ServerInThread]:
 
 @pytest.fixture
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 
@@ -111,7 +109,7 @@ def test_the_librarian_answers_with_quotes(http: httpx2.Client, agent: str) -> N
 def test_only_the_user_may_ask_about_their_memory(
     server: ServerInThread, http: httpx2.Client, agent: str
 ) -> None:
-    key = {"authorization": f"Bearer {server.key('bob')}"}
+    key = bearer(server.key("bob"))
     refused(
         http.post("/users/ada/ask", json={"question": "What?", "model": MODEL}, headers=key), 404
     )

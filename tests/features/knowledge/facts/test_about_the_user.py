@@ -11,10 +11,9 @@ from ricordo.domain.scope import Scope
 from ricordo.features.knowledge.facts.profile import facts_profile, profile_of
 from ricordo.llm.tokens import text_tokens
 from tests.features.knowledge.facts.conftest import FactBook
-from tests.seams.http import ok
+from tests.seams.http import OPERATOR, bearer, ok
 from tests.seams.server import MODEL, ServerInThread, serving
 
-OPERATOR = "the-operator"
 BROWSER = {"sec-fetch-site": "same-origin"}
 ABOUT = {"label": "about_the_user", "value": "", "read_only": True}
 
@@ -28,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 @pytest.fixture
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
     server.forget()
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 

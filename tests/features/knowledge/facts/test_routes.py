@@ -14,11 +14,10 @@ from ricordo.domain.job import Job
 from ricordo.domain.model import LIBRARIAN, ModelRequest
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.features.knowledge.facts import jobs
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import MODEL, ServerInThread, call, serving
 from tests.seams.waiting import wait_for
 
-OPERATOR = "the-operator"
 BROWSER = {"sec-fetch-site": "same-origin"}
 
 
@@ -33,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 @pytest.fixture
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
     server.forget()
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=bearer(OPERATOR)) as opened:
         ok(opened.put("/v1/facts/policy", json={"policy": "direct"}))
         yield opened
 
@@ -126,7 +125,7 @@ def test_a_proposed_fact_names_what_it_replaces_and_its_owner_decides(
     assert " -> coffee (" in coffee["change"]
     path = "/v1/users/dora/facts"
     refused(http.post(f"/v1/users/ada/facts/{coffee['id']}/approve"), 404)
-    with server.http(headers={"authorization": f"Bearer {server.key('eve')}"}) as eve:
+    with server.http(headers=bearer(server.key("eve"))) as eve:
         assert eve.post(f"{path}/{coffee['id']}/approve").status_code in (403, 404)
     approved = ok(http.post(f"{path}/{coffee['id']}/approve"))
     assert (approved["state"], approved["text"]) == ("current", coffee["sentence"])
@@ -341,6 +340,6 @@ def test_the_search_page_shows_facts_that_link_to_their_message(
     assert f"message={evidence['message_id']}" in http.get(path, headers=BROWSER).text
     elsewhere = http.get("/ui/search", params=query | {"user": "nobody-here"}, headers=BROWSER)
     assert fact["id"] not in elsewhere.text
-    with server.http(headers={"authorization": f"Bearer {server.key('nora')}"}) as other:
+    with server.http(headers=bearer(server.key("nora"))) as other:
         refused_page = other.get("/ui/search", params=query, headers=BROWSER)
     assert fact["id"] not in refused_page.text

@@ -24,12 +24,10 @@ from ricordo.llm.scripted import call
 from ricordo.settings import load_settings
 from ricordo.storage import conversations, users
 from ricordo.storage.engine.store import Transaction
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 from tests.support.honcho import FakeHoncho
 from tests.support.json_server import KEY
-
-OPERATOR = "the-operator"
 
 
 @pytest.fixture
@@ -49,7 +47,7 @@ def server(tmp_path: Path) -> Iterator[ServerInThread]:
 
 @pytest.fixture
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 

@@ -15,11 +15,10 @@ import httpx2
 import pytest
 
 from ricordo.errors import ModelError
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 
 ROOT = Path(__file__).parents[4]
-OPERATOR = "the-operator"
 CHAT = [
     {"role": "system", "content": "You are a salesman. The user lives in Vienna."},
     {"role": "user", "content": "My name is Ada. I live in Turin."},
@@ -40,10 +39,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
     with server.http(headers=bearer(OPERATOR)) as opened:
         yield opened
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 def add(http: httpx2.Client, user: str, messages: Any, **more: Any) -> dict[str, Any]:

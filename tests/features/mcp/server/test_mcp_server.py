@@ -18,11 +18,9 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from tests.seams.http import ok
+from tests.seams.http import OPERATOR, bearer, ok
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 from tests.support.server_process import free_port
-
-OPERATOR = "the-operator"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def server(running: ServerInThread) -> ServerInThread:
 
 @pytest.fixture
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 
@@ -217,7 +215,7 @@ async def test_two_users_cannot_read_each_other_over_mcp(
 ) -> None:
     block(http, "mia", "diary", "Mia's secret plan.", "direct")
     agent = ok(http.post("/v1/agents/", json={"name": "Shared", "model": MODEL}))["id"]
-    mine = {"authorization": f"Bearer {server.key('mia')}"}
+    mine = bearer(server.key("mia"))
     ok(
         httpx2.post(
             f"{server.url}/v1/agents/{agent}/messages",

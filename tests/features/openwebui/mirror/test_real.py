@@ -21,14 +21,13 @@ import pytest
 from playwright.sync_api import Page
 
 from ricordo.llm.scripted import call
-from tests.seams.http import ok
+from tests.seams.http import OPERATOR, bearer, ok
 from tests.seams.server import MODEL, ServerInThread, serving
 from tests.support.browser import open_browser, visit
 from tests.support.real_open_webui import Json, RealOpenWebUI
 
 pytestmark = pytest.mark.openwebui
 ROOT = Path(__file__).parents[4]
-OPERATOR = "the-operator"
 SECRET = "of-both-servers-with-more-than-32-bytes"
 COURSE = f"""
 [[agent]]
@@ -212,7 +211,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         )
         with (
             serving(folder / "ricordo", api_key=OPERATOR) as server,
-            server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http,
+            server.http(headers=bearer(OPERATOR)) as http,
         ):
             speak_slowly(server)
             made = Stage(there, server, http)

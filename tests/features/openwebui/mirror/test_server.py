@@ -16,12 +16,11 @@ from ricordo.features.openwebui.mirror.queries import openwebui_items
 from ricordo.features.openwebui.mirror.sync import ALL_USERS
 from ricordo.storage.conversations import GONE_THERE
 from tests.features.openwebui.mirror.conftest import USER
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
 from tests.seams.waiting import wait_for
 from tests.support.open_webui import FakeOpenWebUI
 
-OPERATOR = "the-operator"
 SYNC = f"/users/{USER}/workspace/sync"
 
 
@@ -34,7 +33,7 @@ def server(tmp_path: Path, there: FakeOpenWebUI) -> Iterator[ServerInThread]:
 
 @pytest.fixture
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 
@@ -118,7 +117,7 @@ def test_chats_deleted_in_open_webui_are_listed_or_deleted(
     there.may_see_chats = True
     ok(http.post(SYNC))
     assert listed() == {kept: None, gone: GONE_THERE, other: None}
-    key = {"authorization": f"Bearer {server.key(USER)}"}
+    key = bearer(server.key(USER))
     page = http.get("/ui/chat?new=yes", headers=key).text
     assert page.index(kept) < page.index("Chats that are gone there") < page.index(gone)
     there.chats.append(gone)

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.seams.http import ok, refused
+from tests.seams.http import bearer, ok, refused
 from tests.seams.server import ServerInThread, serving
 
 HOME = "/api/you/notes"
@@ -21,7 +21,7 @@ def server(tmp_path: Path) -> Iterator[ServerInThread]:
 
 @pytest.fixture
 def ada(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {server.key('ada')}"}) as opened:
+    with server.http(headers=bearer(server.key("ada"))) as opened:
         ok(
             opened.put(
                 "/users/ada/blocks/notes",
@@ -86,7 +86,7 @@ def test_updates_that_would_empty_a_note_are_refused(ada: httpx2.Client) -> None
 
 def test_users_see_only_their_own_notes(server: ServerInThread, ada: httpx2.Client) -> None:
     note = ok(ada.get(f"{HOME}/"))[0]
-    bob = {"authorization": f"Bearer {server.key('bob')}"}
+    bob = bearer(server.key("bob"))
     for method, path in (("GET", ""), ("POST", "/update")):
         body = {"data": {"content": {"md": "Mine."}}} if method == "POST" else None
         assert (

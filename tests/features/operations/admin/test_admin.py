@@ -8,10 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ricordo.errors import Unavailable
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
 
-OPERATOR = "the-operator"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -23,7 +22,7 @@ def server(tmp_path: Path) -> Iterator[ServerInThread]:
 
 @pytest.fixture
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 
@@ -73,7 +72,7 @@ def test_only_administrators_can_read_metrics(server: ServerInThread, http: http
     with server.http() as stranger:
         refused(stranger.get("/metrics"), 401)
     for role in ("user", "developer"):
-        key = {"authorization": f"Bearer {server.key('ada', role)}"}  # type: ignore[arg-type]
+        key = bearer(server.key("ada", role))  # type: ignore[arg-type]
         refused(http.get("/metrics", headers=key), 403)
 
 

@@ -24,6 +24,7 @@ from ricordo.errors import DatabaseFailed
 from ricordo.logs import TextFormatter
 from ricordo.storage import agents, jobs
 from ricordo.storage.engine.store import Transaction
+from tests.seams.http import bearer
 from tests.seams.routes import cells_of
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, events_of, serving
 from tests.seams.waiting import wait_for
@@ -150,9 +151,7 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
             ready = http.get("/v1/health/ready")
             assert (ready.status_code, "does not answer" in ready.json()["detail"]) == (503, True)
             answers = {path: ask(http, path) for path in paths}
-            answers["with a key"] = http.get(
-                "/v1/agents/", headers={"authorization": f"Bearer {KEY}"}
-            )
+            answers["with a key"] = http.get("/v1/agents/", headers=bearer(KEY))
             answers["with a page's token"] = http.get(
                 "/v1/agents/", headers={"authorization": "Bearer ricordo_token_x"}
             )

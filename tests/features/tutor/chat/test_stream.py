@@ -13,11 +13,10 @@ import pytest
 
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import MODEL, Gate, ServerInThread, serving
 from tests.seams.stores import count_statements
 
-OPERATOR = "the-operator"
 COURSE = f"""
 [[agent]]
 name = "coach"
@@ -43,13 +42,13 @@ def server(running: ServerInThread) -> ServerInThread:
 
 @pytest.fixture(scope="module")
 def http(running: ServerInThread) -> Iterator[httpx2.Client]:
-    with running.http(headers={"authorization": f"Bearer {running.key(role='service')}"}) as opened:
+    with running.http(headers=bearer(running.key(role="service"))) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module", autouse=True)
 def course(running: ServerInThread) -> str:
-    with running.http(headers={"authorization": f"Bearer {OPERATOR}"}) as boss:
+    with running.http(headers=bearer(OPERATOR)) as boss:
         made = ok(boss.put("/v1/courses/essay", json={"source": COURSE}))
     return str(made["agents"]["coach"])
 
@@ -164,7 +163,7 @@ def test_chats_of_different_students_are_separate(
     }
     assert len(made) == 3
     assert all(len(request.messages) == 2 for request in server.model.requests)
-    ada = {"authorization": f"Bearer {server.key('eve')}"}
+    ada = bearer(server.key("eve"))
     refused(
         http.post(
             "/chat/stream",

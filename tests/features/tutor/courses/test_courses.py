@@ -12,11 +12,10 @@ from ricordo.features.tutor.courses.jobs import CourseWatch
 from ricordo.features.tutor.courses.prompt import TUTOR_TOOLS
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
 from tests.seams.waiting import wait_for
 
-OPERATOR = "the-operator"
 AGENT = f'[[agent]]\nname = "coach"\nmodel = "{MODEL}"\ninstructions = "Coach them well."\n'
 STUDENT = '[[block]]\nlabel = "student"\n[block.fields.name]\n[block.fields.likes]\nkind = "list"\n'
 
@@ -29,7 +28,7 @@ def server(tmp_path: Path) -> Iterator[ServerInThread]:
 
 @pytest.fixture
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=bearer(OPERATOR)) as opened:
         yield opened
 
 
@@ -200,7 +199,7 @@ def test_an_existing_schema_file_is_not_overwritten(http: httpx2.Client, tmp_pat
 
 def test_students_cannot_change_courses(server: ServerInThread, http: httpx2.Client) -> None:
     put(http, "essay", AGENT)
-    ada = {"authorization": f"Bearer {server.key('ada')}"}
+    ada = bearer(server.key("ada"))
     for method, path in (("PUT", "/v1/courses/essay"), ("POST", "/v1/courses/essay/check")):
         refused(http.request(method, path, json={"source": AGENT}, headers=ada), 403)
     refused(http.post("/v1/courses/apply", headers=ada), 403)

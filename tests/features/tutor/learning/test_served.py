@@ -22,13 +22,12 @@ from ricordo.features.tutor.tasks import service as task_service
 from ricordo.llm.scripted import call
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs as job_rows
-from tests.seams.http import erase, ok, refused
-from tests.seams.people import People, bearer
+from tests.seams.http import OPERATOR, bearer, erase, ok, refused
+from tests.seams.people import People
 from tests.seams.server import MODEL, ServerInThread, serving
 from tests.support.browser import visit
 
 BROWSER = {"sec-fetch-site": "same-origin"}
-OPERATOR = "the-operators-own-key"
 COURSE = f"""
 title = "Numbers"
 skill_policy = "direct"
@@ -98,7 +97,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 @pytest.fixture
 def course(server: ServerInThread) -> Iterator[Course]:
     server.forget()
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http:
+    with server.http(headers=bearer(OPERATOR)) as http:
         yield Course(server, http)
 
 

@@ -22,12 +22,11 @@ from ricordo.storage import deletion
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, users
 from ricordo.storage.schema.core_tables import jobs as job_rows
-from tests.seams.http import ok, refused
+from tests.seams.http import OPERATOR, bearer, ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
 from tests.seams.waiting import wait_for
 
-OPERATOR = "the-operator"
-AUTHORIZED = {"authorization": f"Bearer {OPERATOR}"}
+AUTHORIZED = bearer(OPERATOR)
 COURSE = f"""
 [[agent]]
 name = "coach"
@@ -145,7 +144,7 @@ def test_a_task_proposes_to_each_idle_student_without_visible_messages(
     assert all(run["usage"]["prompt_tokens"] > 0 and run["step_count"] == 2 for run in runs)
     assert task_conversations(server) == []
     for name, other in (("ada", "bob"), ("bob", "ada")):
-        headers = {"authorization": f"Bearer {server.key(name)}"}
+        headers = bearer(server.key(name))
         with server.http(headers=headers) as own:
             (diff,) = ok(own.get(f"/users/{name}/diffs"))
             assert f"Said: {name} likes the sea." in str(diff)
@@ -515,14 +514,14 @@ def test_users_cannot_start_or_pause_tasks(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:
     run_task_jobs(server)
-    ada = {"authorization": f"Bearer {server.key('ada')}"}
+    ada = bearer(server.key("ada"))
     for what in ("enable", "disable", "run"):
         refused(http.post(f"/background/tasks/{TASK}/{what}", headers=ada), 403)
     body = {"name": "daily", "agent_id": coach, "instructions": "Look.", "trigger": DAILY}
     refused(http.post("/background/tasks", json=body, headers=ada), 403)
     for name in ("ada", "bob"):
         say(http, coach, name, "Hello")
-    designer = {"authorization": f"Bearer {server.key('dora', 'developer')}"}
+    designer = bearer(server.key("dora", "developer"))
     told = ok(http.post(f"/background/tasks/{TASK}/run", headers=designer))
     assert told == {"started": 2, "runs": []}  # A developer does not see who the students are.
     assert ok(http.get(f"/background/tasks/{TASK}/runs", headers=designer)) == []

@@ -15,13 +15,12 @@ from ricordo.features.tutor.tasks.queries import task_runs, tasks
 from ricordo.llm.scripted import call
 from ricordo.pages.inside import Api
 from ricordo.storage.schema.core_tables import organizations
-from tests.seams.http import refused
+from tests.seams.http import OPERATOR, refused
 from tests.seams.people import OTHER_ORGANIZATION, People, all_text, bearer
 from tests.seams.server import MODEL, serving
 from tests.seams.waiting import wait_for
 from tests.support.browser import visit
 
-OPERATOR = "the-operators-own-key"
 SEEN, HIDDEN, SAID, WAITS, OWN = "journeyqq", "studentqq", "messageqq", "proposalqq", "diaryqq"
 CANARIES = (HIDDEN, SAID, WAITS, OWN)
 COURSE = f"""

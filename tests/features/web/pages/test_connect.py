@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.seams.http import ok
+from tests.seams.http import OPERATOR, bearer, ok
 from tests.seams.server import ServerInThread, serving
 from tests.support.browser import visit
 
 DOC = (Path(__file__).parents[4] / "docs" / "start" / "connect.md").read_text()
 DOCS = "http://127.0.0.1:8283"
-OPERATOR = "the-operators-own-key"
 
 
 def snippets(page: str) -> list[str]:
@@ -73,7 +72,7 @@ def test_the_settings_for_mcp_reach_a_users_memory(server: ServerInThread) -> No
 
 def test_snippets_name_the_caller_and_contain_no_key(tmp_path: Path) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
-        boss = {"authorization": f"Bearer {OPERATOR}"}
+        boss = bearer(OPERATOR)
         assert http.get("/ui/connect").status_code == 401
         for name, shown in (("grace", "grace"), ("Bobby'; drop", None)):
             made = ok(http.post("/v1/keys/", json={"user": name, "role": "user"}, headers=boss))

@@ -16,9 +16,8 @@ from ricordo.pages.inside import Api
 from ricordo.pages.reasons import own_reason, shown_reason
 from ricordo.pages.titles import title_of
 from tests.features.web.pages.test_home import visitor
-from tests.seams.http import ok
+from tests.seams.http import OPERATOR, ok
 
-OPERATOR = "the-operators-own-key"
 SCHEMA = """
 title = "Profile"
 [fields.name]

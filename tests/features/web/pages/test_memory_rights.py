@@ -11,9 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.features.web.pages.test_home import visitor
-from tests.seams.http import ok
-
-OPERATOR = "the-operators-own-key"
+from tests.seams.http import OPERATOR, bearer, ok
 
 
 class School:
@@ -32,9 +30,7 @@ class School:
 
     def _key(self, name: str, role: str) -> str:
         body = {"user": name, "role": role}
-        made = self.browser.post(
-            "/v1/keys/", json=body, headers={"authorization": f"Bearer {OPERATOR}"}
-        )
+        made = self.browser.post("/v1/keys/", json=body, headers=bearer(OPERATOR))
         return str(ok(made)["key"])
 
     def ask(self, name: str, method: str, path: str, **given: Any) -> Any:

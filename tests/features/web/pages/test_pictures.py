@@ -14,6 +14,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from ricordo.llm.scripted import call
+from tests.seams.http import bearer
 from tests.seams.server import MODEL, serving
 from tests.support.browser import moving_picture, visit
 
@@ -114,10 +115,9 @@ SMALL = {"width": 1000, "height": 560}
 @pytest.mark.soak
 def test_pictures_of_a_school_can_be_made_for_the_docs(browser: Browser, tmp_path: Path) -> None:
     pictures: dict[str, bytes] = {}
-    bearer = {"authorization": f"Bearer {KEY}"}
     with (
         serving(tmp_path / "data", api_key=KEY) as server,
-        server.http(headers=bearer) as http,
+        server.http(headers=bearer(KEY)) as http,
         visit(browser, server.url, **SMALL) as operator,
     ):
         answer = http.put("/v1/courses/essays", json={"source": COURSE})
