@@ -175,10 +175,20 @@ def _fault(request: Request, fault: Json) -> Json:
     """Return a fault's location and message, shortened and without names of our types."""
     path = [
         key if isinstance(key, int) else _shortened(key, _LONGEST_NAME)
-        for key in fault["loc"][:_DEEPEST]
+        for key in field_path(fault)[:_DEEPEST]
     ]
     message = fault_message(fault, is_json=says_json(request))
     return FaultResponse.of(None, loc=path, msg=message)
+
+
+def field_path(fault: Json) -> list[str | int]:
+    """Return the keys and indexes that lead to a fault, without the names of our functions.
+
+    Args:
+        fault: A fault of pydantic or FastAPI.
+    """
+    # pydantic adds "function-wrap[name()]" for a validator that is a function.
+    return [key for key in fault["loc"] if not str(key).startswith("function-")]
 
 
 def fault_message(fault: Json, *, is_json: bool) -> str:

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from ricordo.api.answers import answer
 from ricordo.api.bodies import is_json as says_json
-from ricordo.api.errors import MODEL_STATUS, fault_message, status_of
+from ricordo.api.errors import MODEL_STATUS, fault_message, field_path, status_of
 from ricordo.api.guard import openai_error, openai_type
 from ricordo.api.routing import GuardedRoute, Routes, ValidatedRoute, refusal_of
 from ricordo.api.sse import DONE
@@ -79,12 +79,12 @@ def refusal_for(error: RicordoError | RequestValidationError, *, is_json: bool =
     if isinstance(error, RequestValidationError):
         fault = error.errors()[0]
         # The place of a fault of JSON is an index in the text, and no field.
-        names = () if fault["type"] == "json_invalid" else fault["loc"][1:]
-        field_path = ".".join(map(str, names)) or None
+        path = [] if fault["type"] == "json_invalid" else field_path(fault)[1:]
+        param = ".".join(map(str, path)) or None
         message = fault_message(fault, is_json=is_json)
-        if field_path:
-            message = f"{field_path}: {message}"
-        return _refusal(400, message, param=field_path)
+        if param:
+            message = f"{param}: {message}"
+        return _refusal(400, message, param=param)
     if isinstance(error, ModelError):
         return _refusal(_FAILURES.get(error.kind, 500), str(error), kind=error.kind)
     if isinstance(error, UnknownModel):

@@ -118,7 +118,9 @@ def test_a_failing_agent_is_reported_and_the_others_are_asked(cast: Cast) -> Non
     answers = [one["response"] for one in answer_in(cast.returned("Ann")[0])]
     assert answers == [["ok"], ["<error: The model is out.>"], ["ok"]]
     cast.asks("Ann", "Cid")
-    cast.says("Cid", ModelError("llm_error", "The model is out."))
+    # The turn asks twice, since its first request holds the message at which the model failed.
+    error = ModelError("llm_error", "The model is out.")
+    cast.says("Cid", error, error)
     assert answer_in(cast.returned("Ann")[0])["response"] == ["<error: The model is out.>"]
 
 

@@ -123,7 +123,7 @@ def test_a_call_is_streamed_with_its_arguments(
     ("body", "words"),
     [
         ({"input": [{"type": "reasoning"}]}, "no message in the input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0: Input tag is none of"),
         ({"input": "x", "tools": [{"type": "web_search"}]}, "function"),
         ({"input": [{"type": "function_call_output", "call_id": "", "output": "x"}]}, "at least 1"),
     ],
