@@ -32,6 +32,8 @@ async def leave_out_failed_runs(turn: TurnContext, error: ModelError) -> bool:
     failed_ids = {run.id for run in rows if run.status == "failed"}
     kept = len(earlier)
     while kept and earlier[kept - 1].run_id in failed_ids:
+        if earlier[kept - 1].role == "summary":
+            break  # it replaces messages of other runs too
         kept -= 1
     if kept == len(earlier):
         return False
