@@ -433,7 +433,14 @@ def schema_names(folder: Path) -> list[str]:
     There are none if the folder is missing. Raises Unavailable.
     """
     try:
-        return sorted(path.stem for path in folder.glob("*.toml") if _NAME.fullmatch(path.stem))
+        # `glob` would return nothing for a folder that it may not read.
+        return sorted(
+            path.stem
+            for path in folder.iterdir()
+            if path.suffix == ".toml" and _NAME.fullmatch(path.stem)
+        )
+    except FileNotFoundError:
+        return []
     except OSError as error:
         raise Unavailable(
             f"{FOLDER} cannot be read: {error.strerror}. Check its permissions."

@@ -263,7 +263,7 @@ REFUSAL = {"error": {"message": '"auto" tool choice requires --enable-auto-tool-
 async def test_a_server_that_does_not_report_tool_support_is_asked_once(
     server: ModelServer, answer: Answer, handle: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "LOOK_SECONDS", 0.2 if answer.delay else 5)
+    monkeypatch.setattr(registry, "LOOK_SECONDS", 1 if answer.delay else 60)
     listed = Answer({"data": [{"id": "m", "owned_by": "vllm"}]})
     server.otherwise = lambda seen: answer if seen.method == "POST" else listed
     known = models(local_servers=(local_server("vllm", server.port, owner="vllm"),))

@@ -1,5 +1,6 @@
 """Block schemas in TOML: the files that course designers write, and the errors that they get."""
 
+import os
 from datetime import date
 from pathlib import Path
 from typing import get_args
@@ -121,6 +122,21 @@ def test_every_error_of_a_schema_is_reported_with_its_line() -> None:
         with pytest.raises(Invalid) as error:
             parse_schema(text, "x")
         assert str(error.value).splitlines() == told, text
+
+
+def test_a_folder_of_schemas_that_cannot_be_read_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "block_schemas"
+    folder.mkdir()
+
+    def refuse(path: str | Path = ".") -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(Unavailable, match="block_schemas cannot be read: Permission denied"):
+        schema_names(folder)
 
 
 def test_schemas_are_files_in_a_folder(tmp_path: Path) -> None:

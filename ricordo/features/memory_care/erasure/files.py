@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -55,7 +55,9 @@ def erase_files(
                 }
             )
         _remove_remotes(data_dir, erasure, others, updated)
-        for path in _backups(data_dir, database, updated):
+        backups, unread = find_backups(data_dir, database)
+        updated.note_elsewhere(unread)
+        for path in backups:
             # Files of other kinds, such as dumps, cannot be read, so only their age decides.
             is_theirs = None
             reason = "since it held the user's data"
@@ -88,6 +90,26 @@ def erase_files(
             f"{error.filename or data_dir} cannot be removed: {error.strerror}. Check the folder."
         ) from error
     return updated
+
+
+def find_backups(data_dir: Path, database: Path | None) -> tuple[list[Path], list[str]]:
+    """Return the backups of a server, and a sentence for each folder that cannot be read.
+
+    Args:
+        data_dir: The data folder. Unread folders in it are named without its path.
+        database: The path of the SQLite database in use; None with PostgreSQL.
+    """
+    backups: list[Path] = []
+    sentences: list[str] = []
+    for folder in sorted({data_dir / BACKUPS, *([database.parent / BACKUPS] if database else [])}):
+        files, unread = _files_below(folder, data_dir)
+        backups += [
+            path
+            for path in files
+            if path.is_file() and not path.name.endswith(("-wal", "-shm", "-journal", ".lock"))
+        ]
+        sentences += unread
+    return backups, sentences
 
 
 def note_sweep(erasure: Erasure, swept: Sweep, data_dir: Path) -> None:
@@ -175,7 +197,8 @@ def _remove_remotes(
                 _remove(file)
                 updated.files[_name(file, remotes_folder.parent)] = "removed"
     # A repository still names its owner, even if the remote was removed earlier.
-    files = _files_below(remotes_folder, data_dir, updated)
+    files, unread = _files_below(remotes_folder, data_dir)
+    updated.note_elsewhere(unread)
     for marker in [file for file in files if file.name == OWNER_FILE]:
         path = marker.parent
         owner = marker.read_text("utf-8", "replace").strip()
@@ -202,32 +225,25 @@ def _path_at(address: str) -> Path | None:
         return None
 
 
-def _backups(data_dir: Path, database: Path | None, updated: Erasure) -> Iterator[Path]:
-    for folder in sorted({data_dir / BACKUPS, *([database.parent / BACKUPS] if database else [])}):
-        for path in _files_below(folder, data_dir, updated):
-            if path.is_file() and not path.name.endswith(("-wal", "-shm", "-journal", ".lock")):
-                yield path
-
-
-def _files_below(folder: Path, data_dir: Path, updated: Erasure) -> list[Path]:
-    """Return the sorted files below a folder; the receipt names folders that cannot be read.
+def _files_below(folder: Path, data_dir: Path) -> tuple[list[Path], list[str]]:
+    """Return the sorted files below a folder, and sentences that name unreadable folders.
 
     `rglob` would leave these folders out without a word.
     """
+    unread: list[str] = []
 
     def note(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
-            unread = _name(Path(error.filename or folder), data_dir)
-            updated.note_elsewhere(
-                [
-                    f"The folder {unread} cannot be read ({error.strerror}), so it was not searched. "
-                    "It may hold the user's data: delete that."
-                ]
+            name = _name(Path(error.filename or folder), data_dir)
+            unread.append(
+                f"The folder {name} cannot be read ({error.strerror}), so it was not searched. "
+                "It may hold what was to be removed: delete that."
             )
 
-    return sorted(
+    files = sorted(
         Path(parent) / name for parent, _, names in os.walk(folder, onerror=note) for name in names
     )
+    return files, unread
 
 
 def _name(path: Path, data_dir: Path) -> str:

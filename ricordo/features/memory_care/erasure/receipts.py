@@ -273,15 +273,9 @@ def find_by_name(data_dir: Path, hashed: str) -> Receipt | None:
         hashed: The hash of the name, from `hash_of_name`.
 
     Raises:
-        Invalid: for a damaged receipt.
+        Invalid: for a damaged receipt, or if the folder of receipts cannot be read.
     """
-    try:
-        paths = sorted(
-            (data_dir / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True
-        )
-    except OSError:
-        return None
-    for path in paths:
+    for path in _paths(data_dir):
         receipt = read(path)
         if receipt and hashed in receipt.get("names", ()):
             return receipt
@@ -295,9 +289,9 @@ def names_of_all(data_dir: Path) -> set[str]:
         data_dir: The data folder. Without receipts, the result is empty.
 
     Raises:
-        Invalid: A receipt is damaged.
+        Invalid: A receipt is damaged, or the folder of receipts cannot be read.
     """
-    all_receipts = (read(path) or {} for path in (data_dir / FOLDER).glob("*.json"))
+    all_receipts = (read(path) or {} for path in _paths(data_dir))
     return {hashed for receipt in all_receipts for hashed in receipt.get("names", ())}
 
 
@@ -331,6 +325,24 @@ def path_of(data_dir: Path, receipt_id: str) -> Path:
         receipt_id: The receipt. It becomes a part of the path, and is not checked here.
     """
     return data_dir / FOLDER / f"{receipt_id}.json"
+
+
+def _paths(data_dir: Path) -> list[Path]:
+    """Return the files of receipts, the newest first. Raises Invalid.
+
+    `glob` would return nothing for a folder that it may not read, and an import would bring back
+    the users who were forgotten.
+    """
+    folder = data_dir / FOLDER
+    try:
+        paths = [path for path in folder.iterdir() if path.suffix == ".json"]
+        return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise Invalid(
+            f"{folder} cannot be read: {error.strerror}. Check its permissions."
+        ) from error
 
 
 def _key(secret: Secret) -> "Ed25519PrivateKey":

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ricordo.agents.conversations import recompile_system
@@ -26,7 +25,7 @@ from ricordo.errors import (
     Unavailable,
 )
 from ricordo.features.memory_care.erasure import receipts
-from ricordo.features.memory_care.erasure.files import BACKUPS, without_password
+from ricordo.features.memory_care.erasure.files import find_backups, without_password
 from ricordo.features.memory_care.erasure.work import PortionedWork
 from ricordo.features.memory_care.forgetting import rules, service
 from ricordo.features.memory_care.forgetting.belonging_queries import (
@@ -279,12 +278,15 @@ class ForgettingWork(PortionedWork[Forgetting]):
                 unchosen += sum(item.match == "exact" and not item.follows for item in items)
         if unchosen:
             remains.append(f"{unchosen} items that say it were not chosen, and stay.")
-        backups = await asyncio.to_thread(_backups, self._runtime.settings.data_dir)
+        settings = self._runtime.settings
+        database = None if settings.postgres_url else settings.database_path
+        backups, unread = await asyncio.to_thread(find_backups, settings.data_dir, database)
         if backups:
             remains.append(
-                f"{len(backups)} backups in the data folder are older than this removal: delete "
+                f"Backups of this server that are older than this removal: {len(backups)}. Delete "
                 "them when they are not needed."
             )
+        remains += unread
         if not self.state.user_id:
             remains.append(_WITHOUT_USER)
         await self._note_elsewhere([*remains, *_ALWAYS])
@@ -365,11 +367,6 @@ def _note_pass(_tx: Transaction, forgetting: Forgetting) -> None:
 
 def _note_files(_tx: Transaction, forgetting: Forgetting, files: dict[str, str]) -> None:
     forgetting.files |= files
-
-
-def _backups(data_dir: Path) -> list[Path]:
-    folder = data_dir / BACKUPS
-    return [path for path in folder.rglob("*") if path.suffix in (".db", ".dump", ".sql")]
 
 
 async def _forget(runtime: Runtime, job: Job, report: Report) -> None:

@@ -1,10 +1,12 @@
-"""Routes of backups in the data folder, for administrators of the whole server.
+"""Routes of backups in the server's folder for them, for administrators of the whole server.
 
 A name in a request is only compared with the names of existing files, and never becomes a path.
 """
 
 import asyncio
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -19,7 +21,7 @@ from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.job import Job
 from ricordo.domain.scope import ADMIN, LOCAL_ORGANIZATION, Scope
 from ricordo.domain.text import Json
-from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features.identity.accounts.keys import require_operator
 from ricordo.features.operations.backups.jobs import ATTEMPTS, MAKE
 from ricordo.features.operations.backups.service import folder_of
@@ -132,15 +134,28 @@ def _require_whole_server(tx: Transaction, scope: Scope) -> None:
 
 
 def _listed(context: RequestContext) -> list[tuple[Path, os.stat_result]]:
-    paths = [
-        path for path in folder_of(context.runtime.settings).glob("*") if path.suffix in _KINDS
-    ]
-    files = [(path, path.stat()) for path in paths if path.is_file() and not path.is_symlink()]
+    """Return the backups with their status, the newest first. Raises Unavailable."""
+    folder = folder_of(context.runtime.settings)
+    files: list[tuple[Path, os.stat_result]] = []
+    try:
+        # `glob` would return nothing for a folder that it may not read.
+        paths = [path for path in folder.iterdir() if path.suffix in _KINDS]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise Unavailable(
+            f"The folder {folder} cannot be read: {error.strerror}. Check its permissions."
+        ) from error
+    for path in paths:
+        with suppress(OSError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                files.append((path, status))
     return sorted(files, key=lambda file: (file[1].st_mtime, file[0].name), reverse=True)
 
 
 async def _find(context: RequestContext, name: str) -> Path:
-    """Return the listed file with this name. Raises Forbidden, NotFound."""
+    """Return the listed file with this name. Raises Forbidden, NotFound, Unavailable."""
     await context.store.read(lambda tx: _require_whole_server(tx, context.scope))
     return require_found(
         next((path for path, _ in _listed(context) if path.name == name), None), "Backup", name

@@ -236,6 +236,24 @@ def test_a_receipt_is_found_by_name_without_containing_the_name(tmp_path: Path) 
         )
 
 
+def test_a_folder_of_receipts_that_cannot_be_read_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an import would bring back users who were forgotten."""
+    secret = Secret(tmp_path)
+    receipts.write(tmp_path, receipts.receipt_of(secret, erasure(secret, "ada lovelace")))
+
+    def refuse(path: str | Path = ".") -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(Invalid, match=r"cannot be read: Permission denied"):
+        receipts.names_of_all(tmp_path)
+    with pytest.raises(Invalid, match=r"cannot be read: Permission denied"):
+        receipts.find_by_name(tmp_path, "hash")
+
+
 def test_changed_receipts_and_receipts_of_other_installations_fail_verification(
     tmp_path: Path,
 ) -> None:

@@ -4,10 +4,13 @@ A killed removal is finished later, and a repeated one changes nothing.
 """
 
 import asyncio
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import select, update
 
 from ricordo.agents.lifecycle import BlockSpec
@@ -29,6 +32,7 @@ from ricordo.memory.unwanted import Rules
 from ricordo.memory.user_memory import PutOptions
 from ricordo.plugins import Plugins
 from ricordo.search.index import insert_messages, insert_passages
+from ricordo.settings import SQLITE
 from ricordo.storage import blocks, conversations, jobs, messages, proposals, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
@@ -305,6 +309,33 @@ async def test_a_text_is_forgotten_if_another_block_has_the_name_of_the_rules(
     receipt = await service.find_receipt(stage.runtime, SCOPE, state["id"])
     assert receipt["status"] == "done"
     assert any("may remember the text again" in sentence for sentence in receipt["elsewhere"])
+
+
+async def test_the_receipt_counts_backups_beside_the_database_and_names_unread_folders(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = SecretStr(f"{SQLITE}{tmp_path}/elsewhere/ricordo.db")
+    settings = stage.runtime.settings.model_copy(update={"database_url": address})
+    monkeypatch.setattr(stage.runtime, "settings", settings)
+    for folder in (settings.data_dir, tmp_path / "elsewhere"):
+        (folder / "backups" / "old").mkdir(parents=True)
+        (folder / "backups" / "a.db").touch()
+    unread = tmp_path / "elsewhere" / "backups" / "old"
+    scan = os.scandir
+
+    def refuse(path: str | Path) -> object:
+        if Path(path) == unread:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    await ada(stage)
+    state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
+    await finish_jobs(stage)
+
+    receipt = await service.find_receipt(stage.runtime, SCOPE, state["id"])
+    assert any("Backups" in sentence and ": 2." in sentence for sentence in receipt["elsewhere"])
+    assert any("elsewhere/backups/old cannot be" in sentence for sentence in receipt["elsewhere"])
 
 
 async def test_empty_and_oversized_texts_to_forget_are_refused(stage: Stage) -> None:

@@ -4,6 +4,7 @@ A job creates them. Administrators check, download and delete them.
 """
 
 import asyncio
+import os
 import sqlite3
 import threading
 import time
@@ -113,6 +114,25 @@ def test_only_listed_backup_names_are_accepted(
     assert "not a sound backup" in refused(http.post(f"{HOME}/old-schema3-2026.db/check"), 400)
     assert "pg_restore --list" in refused(http.post(f"{HOME}/old-schema3-2026.dump/check"), 400)
     assert (tmp_path / "data" / "ricordo.db").exists()
+
+
+def test_a_folder_of_backups_that_cannot_be_read_is_reported(
+    server: ServerInThread, http: httpx2.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data" / "backups"
+    folder.mkdir()
+    read = os.listdir
+
+    def refuse(path: str | Path = ".") -> list[str]:
+        if Path(path) == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    sentence = f"The folder {folder} cannot be read: Permission denied."
+    assert sentence in refused(http.get(HOME), 503)
+    assert sentence in refused(http.get(f"{HOME}/a.db"), 503)
+    assert len(server.provoked()) == 2
 
 
 def test_an_interrupted_backup_leaves_no_file_and_a_finished_one_is_not_repeated(
