@@ -116,7 +116,7 @@ async def test_a_picture_that_was_not_tried_is_no_failure() -> None:
         await gate.wait()
         return b"ABC", "image/png"
 
-    album = PictureCache(fetch, seconds=0.3)
+    album = PictureCache(fetch, seconds=1)
     pictures = [ImagePart("image/png", url=f"https://host/{number}.png") for number in range(9)]
     await album.inline([said("user", *pictures)])
     (untried,) = {picture.url for picture in pictures} - {*asked}
