@@ -3,6 +3,7 @@
 A running server does the work. If none runs, the command runs a server in its process.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,11 +70,7 @@ def import_skill(
 ) -> None:
     """Store a skill, which replaces one of the same name."""
     if source.is_dir():
-        files = {
-            path.relative_to(source).as_posix(): read_text_file(path)
-            for path in sorted(source.rglob("*"))
-            if path.is_file() and not path.is_symlink()
-        }
+        files = _files_in(source)
         if SKILL_FILE not in files:
             raise Invalid(f"{source} has no file {SKILL_FILE}. Name the folder that holds it.")
         skill = make_skill(files.pop(SKILL_FILE), files, name=source.resolve().name)
@@ -83,6 +80,25 @@ def import_skill(
     with _skills(user, agent, server) as ask:
         outcome = ask("PUT", f"/{skill.name}", body=body)
     _print([f"{skill.name}: {'proposed' if outcome['proposal'] else 'stored'}"])
+
+
+def _files_in(folder: Path) -> dict[str, str]:
+    """Return the texts of the files below a folder by path, without links. Raises Invalid."""
+
+    def refuse(error: OSError) -> None:
+        raise Invalid(f"{error.filename} cannot be read: {error.strerror}.") from error
+
+    # `rglob` would leave out folders that it may not read.
+    paths = sorted(
+        Path(parent) / name
+        for parent, _, names in os.walk(folder, onerror=refuse)
+        for name in names
+    )
+    return {
+        path.relative_to(folder).as_posix(): read_text_file(path)
+        for path in paths
+        if path.is_file() and not path.is_symlink()
+    }
 
 
 @app.command("export")

@@ -1,9 +1,13 @@
 """The commands of `ricordo skill`, while a server runs."""
 
+import os
 from pathlib import Path
 
 import httpx2
+import pytest
 
+from ricordo.errors import Invalid
+from ricordo.features.skills.cli import import_skill
 from tests.cli.conftest import Shell, remember
 from tests.features.skills.conftest import skill_md
 from tests.seams.http import ok
@@ -79,3 +83,22 @@ def test_files_that_cannot_be_read_are_refused_in_one_sentence(
     for command, sentence in commands:
         done = shell.run(*command)
         assert (done.returncode, done.stderr) == (2, f"ricordo: {sentence}\n")
+
+
+def test_a_skill_with_a_folder_that_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the skill would replace the stored one without the files in that folder."""
+    (tmp_path / "SKILL.md").write_text(skill_md("hi"))
+    unread = tmp_path / "scripts"
+    unread.mkdir()
+    scan = os.scandir
+
+    def refuse(path: str | Path) -> object:
+        if Path(path) == unread:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(Invalid, match=f"{unread} cannot be read: Permission denied."):
+        import_skill(tmp_path, None, None, "http://127.0.0.1:1")
