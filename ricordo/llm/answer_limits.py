@@ -1,7 +1,7 @@
-"""The default limits of an answer: its tokens, and its time, estimated from earlier calls. Pure.
+"""The default token limit of an answer, and estimates of a call's time from earlier calls. Pure.
 
-Nearly every call gets a token limit, since a small model may never end by itself. Slow models get
-longer time limits.
+Nearly every call gets a token limit, since a small model may never end by itself. By the estimates,
+slow models get more time for a summary.
 """
 
 from ricordo.domain.model import ModelInfo
@@ -25,14 +25,15 @@ def usual_output_tokens(
     """Return the bound of an answer in tokens.
 
     It never exceeds the model's own limit of output. For OpenAI's reasoning models it is None,
-    unless the agent has a limit. Their reasoning, whose length is unknown, counts as output, and
+    unless the server has a limit. Their reasoning, whose length is unknown, counts as output, and
     OpenAI ends answers itself.
 
     Args:
         info: The model.
         window: The context window in tokens, a quarter of which an answer may fill.
         is_small: Whether the model is small, so that its answers are bounded to 1,024 tokens.
-        chosen: The agent's limit in tokens, which replaces the usual bound; None without one.
+        chosen: The server's setting `max_output_tokens`, which replaces the usual bound; None
+            without one.
     """
     if chosen is None and is_openai(info.endpoint or "") and thinks_at_openai(info.name):
         return None

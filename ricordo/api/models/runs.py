@@ -13,7 +13,7 @@ Feedback = Literal["positive", "negative"]
 
 
 class RunResponse(ResponseModel):
-    """A run: one turn."""
+    """A run: one turn, or one talk with a group of agents."""
 
     id: str
     agent_id: str
@@ -93,7 +93,8 @@ class UsageResponse(ResponseModel):
 
     `context_tokens` are the tokens in the window after the turn, if they were counted.
 
-    `run_ids` are the runs of sleeptime agents after the turn; without any, the run of the turn.
+    `run_ids` are the runs of sleeptime agents that the turn started, perhaps none. If the agent has
+    no sleeptime agents, it is the run of the turn.
     """
 
     message_type: Literal["usage_statistics"] = "usage_statistics"

@@ -52,7 +52,7 @@ REST_SECONDS = 15.0
 Ask = Callable[[list[str], EmbeddingPurpose], Awaitable[Sequence[Any]]]
 """One request, which returns a vector for each text, in order, in any form that `unit` reads.
 
-Raises ModelError.
+Raises ModelError, or Unavailable if the provider's library is not installed.
 """
 
 
@@ -101,6 +101,7 @@ class RemoteEmbedder:
 
         Raises:
             ModelError: if the provider fails, or a query takes too long.
+            Unavailable: if the provider's library is not installed.
         """
         if purpose == "document":
             return await self._embed_all(texts, purpose, self._policy)
@@ -287,7 +288,7 @@ def vectors_in(content: bytes, info: EmbeddingInfo, texts: Sequence[str]) -> lis
         texts: The texts of the request.
 
     Raises:
-        ModelError: for any other answer.
+        ModelError: if the answer has no embeddings, or wrong index numbers.
     """
     json = read_json(content)
     if isinstance(json, dict):

@@ -24,6 +24,8 @@ from ricordo.storage.engine.store import Transaction
 
 FUNCTION = "function"
 OPTIONS = ("args_json_schema", "pip_requirements")
+# The fields of a change that affect the tool's schema.
+_SCHEMA_FIELDS = ("args_json_schema", "description", "json_schema", "source_code", "source_type")
 _LONGEST_SCHEMA = 100_000  # bytes
 _MOST_SEARCHED = 1_000  # tools
 
@@ -45,7 +47,7 @@ def name_for(request: ToolCreateRequest) -> str:
     """Return the name of the requested tool.
 
     Args:
-        request: The request. Without a name in its `json_schema`, the source is read.
+        request: The request. Without a `json_schema`, the source is read.
 
     Raises:
         Invalid: There is no name, or the schema or the source cannot be used.
@@ -103,7 +105,7 @@ def schema_for(request: ToolCreateRequest, *, renames: bool = False) -> ToolSche
             raise Invalid(
                 f"The json_schema names {name}, but the source defines no function of this name."
             )
-        description = request.description or str(whole.get("description", ""))
+        description = request.description or str(whole.get("description") or "")
         return _checked(ToolSchema(name, description, parameters))
     if request.source_type != "python":
         raise Invalid(
@@ -240,7 +242,8 @@ def change(
 
     Raises:
         NotFound: There is no such tool.
-        Unsupported: The tool belongs to the server or a plugin, and the change needs its source.
+        Unsupported: The tool was not made from source code, and the change is not one of the few
+            that such a tool allows.
         ToolChanged: The schema was made from an older version of the tool.
         Conflict: A tool has the new name, or an agent has a rule about the old one.
         Invalid: The source defines no function.
@@ -286,19 +289,13 @@ def new_schema(tool: Tool, update: ToolUpdateRequest) -> ToolSchema | None:
         update: The changes.
 
     Raises:
-        Unsupported: The tool belongs to the server or a plugin.
+        Unsupported: The tool was not made from source code.
         Invalid: The schema or the source cannot be used.
     """
-    schema_fields = update.model_fields_set & {
-        "source_code",
-        "source_type",
-        "json_schema",
-        "args_json_schema",
-        "description",
-    }
-    if not any(getattr(update, name) is not None for name in schema_fields):
+    changed_names = [name for name in _SCHEMA_FIELDS if getattr(update, name) is not None]
+    if not changed_names:
         return None
-    _require_own(tool, sorted(schema_fields)[0])
+    _require_own(tool, changed_names[0])
     language = update.source_type or tool.source_type or "python"
     keeps_schema = (
         update.source_code is None or language != "python"
@@ -339,7 +336,11 @@ def _docstring(source: str) -> str:
 
 
 def _with_function(tool: Tool, name: str, *, keeps_source: bool) -> Tool:
-    """Return the tool with the option for its function's name, if the two names differ."""
+    """Return the tool with the option `function` if its function has another name, else without.
+
+    `name` is the tool's new name. In Python, the function with this name is preferred to the old
+    one. In JavaScript, the old function is kept if the source or the tool's name stays the same.
+    """
     options = {key: option for key, option in tool.options.items() if key != FUNCTION}
     function = name
     old_function = tool.options.get(FUNCTION, tool.name)
@@ -390,8 +391,8 @@ def _build_early(tx: Transaction, scope: Scope, tool: Tool) -> None:
 def _require_own(tool: Tool, part: str = "source_code") -> None:
     if tool.tool_type != "custom" or tool.source_code is None:
         raise Unsupported(
-            f"{tool.name} belongs to this server or a plugin, so {part} cannot be changed or "
-            "deleted."
+            f"{tool.name} belongs to this server, an MCP server or a plugin, so {part} cannot be "
+            "changed or deleted."
         )
 
 

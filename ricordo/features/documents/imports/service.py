@@ -159,10 +159,10 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
 
 
 def owner_of_list(scope: Scope) -> str | None:
-    """Return the user whom a pasted list is about, if the caller names none; None for nobody.
+    """Return the user whom a caller's pasted list is about; None if the caller must name one.
 
     Args:
-        scope: The caller.
+        scope: The caller, already acting for a user that the request names.
     """
     if scope.subject:
         return scope.subject
@@ -258,8 +258,8 @@ async def _propose_all(
 ) -> None:
     """Propose the remembered texts for the user's memory.
 
-    A proposed text is never proposed again. A refused text is noted, and the next import of the
-    same file proposes it.
+    A text that was proposed or is known already is not proposed again. A refused text is noted, and
+    the next import of the same file tries it again.
     """
     new = [one for one in remembered if one.key not in states]
     if not target.takes_memories:
@@ -379,7 +379,7 @@ def _insert(
     """
     scope = target.scope
     id = _conversation_id(target, chat)
-    # The lock keeps the egress policy until the messages with its label are stored.
+    # The lock keeps the conversation's egress label unchanged until messages with it are stored.
     conversations.lock(tx, id)
     conversation = conversations.get(tx, id)
     if conversation is None:

@@ -59,7 +59,10 @@ async def _ask(context: ToolContext, request: ForgetRequest) -> str:
 
 
 async def _forget_at_once(context: ToolContext, request: ForgetRequest) -> str:
-    """Remove every text that mentions it: most before the answer, and the rest after the turn."""
+    """Begin to remove every text with these words, and wait up to ten seconds for a first pass.
+
+    Texts of the turn itself are removed after it.
+    """
     receipt_id = await service.forget_at_once(
         context.runtime, request, is_local_user=context.scope.is_local_user
     )

@@ -199,12 +199,23 @@ def test_invalid_tools_are_refused_with_a_reason(api: Api, sent: dict[str, Any],
     assert "add" not in [tool.name for tool in api.client.tools.list()]
 
 
+def test_a_schema_with_a_null_description_has_none(api: Api) -> None:
+    source = ADD.replace("add(", "undescribed(")
+    schema = {"name": "undescribed", "description": None}
+    tool = ok(api.http.post("/v1/tools/", json={"source_code": source, "json_schema": schema}))
+    assert tool["description"] in (None, "")
+    assert tool["json_schema"]["description"] == ""
+    api.client.tools.delete(tool["id"])
+
+
 def test_built_in_tools_keep_their_source_and_allow_a_few_settings(api: Api) -> None:
     own = next(tool for tool in api.client.tools.list() if tool.name == "memory_insert")
     changed = api.client.tools.update(own.id, return_char_limit=77)
     assert changed.return_char_limit == 77
     for body in ({"source_code": ADD}, {"description": "Mine."}, {"tags": ["x"]}):
         assert api.http.patch(f"/v1/tools/{own.id}", json=body).status_code == 422
+    nulls = {"args_json_schema": None, "source_code": ADD}
+    assert "so source_code" in refused(api.http.patch(f"/v1/tools/{own.id}", json=nulls), 422)
     detail = refused(api.http.delete(f"/v1/tools/{own.id}"), 422)
     assert detail.endswith("or a plugin, so it cannot be changed or deleted.")
     memory_insert = ADD.replace("add(", "memory_insert(")
