@@ -201,3 +201,27 @@ def test_a_user_does_not_replace_the_proposal_from_another_users_conversation(
         ok(http["operator"].post(f"{path}/{listed[0]['id']}/approve"))
         conflict = refused(http["operator"].post(f"{path}/{listed[1]['id']}/approve"), 409)
         assert "same lines" in conflict
+
+
+def test_proposals_stay_hidden_after_the_conversations_that_they_come_from_are_deleted(
+    tmp_path: Any,
+) -> None:
+    with serving(tmp_path, api_key=KEY) as server, ExitStack() as stack:
+        operator, ada, bob = (
+            stack.enter_context(server.http(headers={"authorization": f"Bearer {key}"}))
+            for key in (KEY, server.key("ada"), server.key("bob"))
+        )
+        given = {"label": "plan", "value": "Exam in May.", "policy": "propose", "shared": True}
+        agent = ok(operator.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [given]}))
+        talk = ok(ada.post("/v1/conversations/", params={"agent_id": agent["id"]}, json={}))
+        server.says(
+            call("memory_replace", label="plan", old_string="May", new_string="June"), "Ok."
+        )
+        said = {"messages": [{"role": "user", "content": "Go."}], "streaming": False}
+        ok(ada.post(f"/v1/conversations/{talk['id']}/messages", json=said))
+        path = f"/v1/blocks/{agent['memory']['blocks'][0]['id']}/diffs"
+        assert len(ok(operator.get(path))) == 1
+        assert ok(bob.get(path)) == []
+        ok(ada.delete(f"/v1/conversations/{talk['id']}"))
+        assert len(ok(operator.get(path))) == 1
+        assert ok(bob.get(path)) == []

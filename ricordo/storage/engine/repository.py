@@ -565,19 +565,17 @@ def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
         conditions = [~sa.exists().where(is_users, chains.owner_id != subject_id)]
         if "run_id" in table.c:
             is_own = sa.exists().where(is_users, chains.owner_id == subject_id)
-            conditions.append(is_own | ~_is_of_others_run(table, subject_id))
+            # The run may be deleted, and was then perhaps about another user.
+            runs = tables["runs"].c
+            is_seen = runs.user_id.is_(None) | (runs.user_id == subject_id)
+            is_of_seen_run = sa.exists().where(runs.id == table.c.run_id, is_seen)
+            conditions.append(is_own | table.c.run_id.is_(None) | is_of_seen_run)
         return conditions
     if "run_id" in table.c:
-        return [~_is_of_others_run(table, subject_id)]
+        runs = tables["runs"].c
+        is_others = runs.user_id.is_not(None) & (runs.user_id != subject_id)
+        return [~sa.exists().where(runs.id == table.c.run_id, is_others)]
     return []
-
-
-def _is_of_others_run(table: sa.Table, subject_id: Any) -> sa.ColumnElement[bool]:
-    """Return the condition that the row's run is about another user."""
-    tables = getattr(table, "element", table).metadata.tables
-    runs = tables["runs"].c
-    is_others = runs.user_id.is_not(None) & (runs.user_id != subject_id)
-    return sa.exists().where(runs.id == table.c.run_id, is_others)
 
 
 def equal(table: sa.Table, *names: str) -> sa.ColumnElement[bool]:
