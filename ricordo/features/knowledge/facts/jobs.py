@@ -85,7 +85,11 @@ async def find_unread(runtime: Runtime, _job: Job, _report: Report) -> None:
             key: queries.policy_of(tx, *key)
             for key in {(row.organization_id, row.user_id) for row in unread}
         }
-        return [row for row in unread if policies[row.organization_id, row.user_id] != OFF]
+        unread = [row for row in unread if policies[row.organization_id, row.user_id] != OFF]
+        # Without this, agents whose facts are off would get a job each minute for nothing.
+        pairs = {(row.organization_id, row.agent_id) for row in unread}
+        read_agents = {pair for pair in pairs if not _is_agent_off(tx, *pair)}
+        return [row for row in unread if (row.organization_id, row.agent_id) in read_agents]
 
     rows = await runtime.store.read(read)
     turns: dict[tuple[str, str, str, str], int] = defaultdict(int)
@@ -104,6 +108,15 @@ async def find_unread(runtime: Runtime, _job: Job, _report: Report) -> None:
         new_jobs = [new for new in new_jobs if new.key not in failed_keys]
     if new_jobs:
         await runtime.store.write(lambda tx: [jobs.add(tx, new) for new in new_jobs])
+
+
+def _is_agent_off(tx: Transaction, organization_id: str, agent_id: str) -> bool:
+    """Return whether no facts are read from the agent's conversations; True if it was deleted."""
+    try:
+        agent = agents.get(tx, Scope(organization_id), agent_id)
+    except NotFound:
+        return True
+    return agent.metadata.get("facts") == OFF
 
 
 def _job_of(organization_id: str, user_id: str, agent_id: str) -> Job:

@@ -174,6 +174,17 @@ async def test_a_failed_reading_is_retried_after_an_hour(stage: Stage) -> None:
     assert counts == [1, 0, 1]
 
 
+async def test_no_job_is_added_for_an_agent_whose_facts_are_off(stage: Stage) -> None:
+    """Its messages stay unread, so it would get another job each minute."""
+    agent = await stage.agent(metadata={"facts": "off"})
+    user = await user_of(stage, "ada")
+    await stage.say(agent, "I live in Graz.", scope=Scope(subject_id=user.id, user_id=user.id))
+    find = Job(jobs.FIND, LOCAL_ORGANIZATION)
+    await jobs.find_unread(stage.runtime, find, lambda _done, _total: None)
+    waiting = text("SELECT id FROM jobs WHERE kind = :kind")
+    assert await stage.store.read(lambda tx: tx.all(waiting, {"kind": jobs.EXTRACT})) == []
+
+
 async def test_a_late_job_does_not_move_the_read_mark_back(stage: Stage) -> None:
     agent = await stage.agent()
     user = await user_of(stage, "ada")
