@@ -29,7 +29,8 @@ HIGHEST_PERCENT = 10_000
 class Cut:
     """A window in two parts: evicted and remaining messages.
 
-    The system message always remains. With `is_whole`, everything before this turn is evicted.
+    The system message always remains. With `is_whole`, everything else before this turn is evicted,
+    or before calls that wait for an answer.
     """
 
     evicted: tuple[Message, ...]
@@ -73,9 +74,9 @@ def cut(
         window: The messages, the system message first.
         mode: The sliding modes evict only the oldest part of the conversation, if that is enough.
         share: The share of the conversation that leaves first in the sliding modes. More messages
-            leave until system message, tools and the rest take at most `1 - share` of
-            `window_tokens`. If system message and tools are large, the rest gets that share of the
-            room that they leave.
+            leave until the window takes at most `1 - share` of `window_tokens`, with the system
+            message and the tools. If these two are large, then until the other messages take at
+            most `1 - share` of the room that these two leave.
         window_tokens: The size of the window.
         overhead: The tokens of the tools.
         percent: The provider's tokens for a hundred of our estimate.
@@ -114,7 +115,7 @@ def summary_room(window_tokens: int, percent: int = 100) -> int:
 
 
 def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> int:
-    """Return the corrected estimate after the refusal "too long", in percent.
+    """Return the `percent` to assume after a provider refused a request as too long.
 
     With it, the refused request counts as larger than the window, so that `cut` and `fit` make the
     request smaller.
@@ -168,7 +169,7 @@ def _make_plan(
 def _start_of_waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> int:
     """Return the start of the exchange whose calls wait for an answer, else the window's end.
 
-    Only messages from people may follow such calls.
+    Only the newest exchange with calls can wait, and only if no reply of the assistant follows it.
     """
     for begin, end in reversed(pieces):
         calls = {call.call_id for message in window[begin:end] for call in message.tool_calls}
@@ -210,7 +211,7 @@ def _may_begin(message: Message) -> bool:
 
 
 def _cut_before_turn(plan: _CutPlan) -> Cut | None:
-    """Return the cut that evicts everything before this turn.
+    """Return the cut that evicts everything before this turn, or before calls that wait.
 
     If that is not enough, the turn's older exchanges leave too.
     """

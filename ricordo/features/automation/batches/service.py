@@ -1,4 +1,4 @@
-"""Create, cancel and end batches: jobs with rows for their requests."""
+"""Create, find and cancel batches: jobs with rows for their requests."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -59,7 +59,7 @@ def create(
     )
     if len(open_batches) >= MAX_OPEN:
         raise Conflict(
-            f"{MAX_OPEN} batches are running, and no more are allowed. Wait until one ends, or "
+            f"{MAX_OPEN} batches wait or run, and no more are allowed. Wait until one ends, or "
             "cancel one."
         )
     job = Job(
@@ -117,11 +117,11 @@ def cancel(tx: Transaction, scope: Scope, batch_id: str) -> None:
     Args:
         tx: The transaction.
         scope: The caller.
-        batch_id: The batch.
+        batch_id: The batch. One that is cancelled already stays as it is.
 
     Raises:
         NotFound: The caller may not see such a batch.
-        Conflict: The batch has already ended.
+        Conflict: The batch is done or has failed.
     """
     get(tx, scope, batch_id)
     add_callback(tx, jobs.cancel(tx, scope, batch_id))

@@ -35,8 +35,9 @@ def joined(parts: Iterable[str]) -> str:
     texts: list[str] = []
     size = 0
     for part in parts:
-        texts.append(part.rstrip())
-        size += len(part) + 2
+        text = part.rstrip()
+        texts.append(text)
+        size += len(text) + 2
         if size > MOST:
             break
     return "\n\n".join(texts)[:MOST]

@@ -42,7 +42,7 @@ _WHO = typer.Argument(help="Name or id of the user.")
 @key.command("create")
 def create_key(
     user: str | None = typer.Option(
-        None, help="The user of the key, by name or id; a new user is created."
+        None, help="The user of the key, by name or id. An unknown name creates a user."
     ),
     role: str = typer.Option("user", help="admin, developer, user, service or guardian."),
     name: str = typer.Option("", help="Purpose of the key.  [the user's name]"),

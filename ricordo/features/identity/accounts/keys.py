@@ -53,7 +53,7 @@ class KeyRequest(RequestModel):
     user: str | None = Field(
         None,
         max_length=255,
-        description="The user of the key, by id or name; a new user is created.",
+        description="The user of the key, by id or name. An unknown name creates a user.",
     )
     scopes: list[str] = Field(
         default_factory=list, max_length=50, description="By default the scopes of the role."

@@ -14,7 +14,7 @@ from ricordo.errors import NotFound
 from ricordo.pages.shell import Pages, done, render
 
 router = Pages()
-_DEEPEST = 3  # levels of objects that are shown
+_DEEPEST = 3  # levels of objects and lists that are shown
 _METHODS = ("get", "post", "put", "patch", "delete")
 _REF = "#/components/schemas/"
 
@@ -97,9 +97,8 @@ def _whole(summary: Json, document: Json, address: str) -> Json:
         )
         for parameter in operation.get("parameters", ())
     ]
-    body = ""
-    if kind:
-        body = _text(shape_of(bodies[kind].get("schema") or {}, schemas))
+    schema: Json = bodies[kind].get("schema") or {} if kind else {}
+    body = _text(shape_of(schema, schemas)) if kind else ""
     return {
         **summary,
         "parameters": parameters,
@@ -109,7 +108,7 @@ def _whole(summary: Json, document: Json, address: str) -> Json:
             (status, answer.get("description", ""), _answer(answer, schemas))
             for status, answer in sorted(operation["responses"].items())
         ],
-        "command": _command(summary, kind, address),
+        "command": _command(summary, address, _body_options(kind, schema, schemas)),
     }
 
 
@@ -125,25 +124,38 @@ def _text(shape: Any) -> str:
     return shape if isinstance(shape, str) else json.dumps(shape, indent=2, ensure_ascii=False)
 
 
-def _command(summary: Json, kind: str, address: str) -> str:
-    """Return the command for the operation, with the names of its parameters."""
+def _command(summary: Json, address: str, body_options: Sequence[str]) -> str:
+    """Return the command for the operation; names stand for the parameters in its path."""
     path = quote(summary["path"], safe="/{}").replace("{", "").replace("}", "")
     parts = [
         f"curl -X {summary['method']} {address}{path}",
         '-H "authorization: Bearer $RICORDO_KEY"',
     ]
-    if kind:
-        parts += [
-            f"-H 'content-type: {kind}'",
-            "-d @body.json" if "json" in kind else "--data-binary @file",
+    return " \\\n  ".join([*parts, *body_options])
+
+
+def _body_options(kind: str, schema: Json, schemas: Mapping[str, Json]) -> list[str]:
+    """Return the options of curl that send a body of this media type; none for ""."""
+    if not kind:
+        return []
+    if kind == "multipart/form-data":
+        # curl adds the header itself, since it chooses the boundary between the fields.
+        if ref := schema.get("$ref"):
+            schema = schemas[ref.removeprefix(_REF)]
+        return [
+            f"-F {name}={'@' if 'contentMediaType' in schema['properties'][name] else ''}{name}"
+            for name in schema.get("required", ())
         ]
-    return " \\\n  ".join(parts)
+    return [
+        f"-H 'content-type: {kind}'",
+        "-d @body.json" if "json" in kind else "--data-binary @file",
+    ]
 
 
 def shape_of(schema: Json, schemas: Mapping[str, Json], depth: int = 0) -> Any:
     """Return an example of the schema's values, or the name of their type.
 
-    A schema that contains itself, or is nested too deep, is only named.
+    Below `_DEEPEST` levels, a schema is only named. So a schema that contains itself ends there.
     """
     if ref := schema.get("$ref"):
         name = ref.removeprefix(_REF)
@@ -162,7 +174,7 @@ def shape_of(schema: Json, schemas: Mapping[str, Json], depth: int = 0) -> Any:
 
 
 def _shape_of_choices(several: Sequence[Json], schemas: Mapping[str, Json], depth: int) -> Any:
-    """Return the shape of the only choice other than null, or the names of all choices."""
+    """Return the shape of the only choice, or the names of several. Null does not count."""
     choices = [choice for choice in several if choice.get("type") != "null"]
     if len(choices) == 1:
         return shape_of(choices[0], schemas, depth)

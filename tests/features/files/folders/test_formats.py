@@ -286,3 +286,11 @@ def test_hostile_files_are_refused_or_read_safely(api: Api, folder: str, name: s
     assert "root:" not in whole
     assert len(whole) <= 10_000_000
     assert api.http.get("/v1/health").status_code == 200
+
+
+def test_spaces_at_the_end_of_a_part_do_not_count_as_its_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(program, "MOST", 20)
+    assert program.joined(["bees" + " " * 30, "honey"]) == "bees\n\nhoney"
+    assert len(program.joined(["bees"] * 10)) == 20

@@ -56,6 +56,9 @@ def test_every_operation_is_documented(server: ServerInThread) -> None:
         agents = texts["/docs/agents"]
         assert '"memory_blocks?": [' in agents
         assert f"curl -X POST {server.url}/v1/agents/" in agents
+        assert "\n  -F file=@file" in texts["/docs/folders"]
+        assert "\n  -F file=@file \\\n  -F kind=kind" in texts["/docs/imports"]
+        assert "'content-type: multipart" not in texts["/docs/folders"]  # it has no boundary
         assert http.get("/docs/nothing").status_code == 404
         assert http.get("/redoc").headers["location"] == "/docs"
 
