@@ -327,7 +327,10 @@ def _with_borrowed_model(
 def _without_leftovers(
     window: ContextWindow, state: AgentState, request: TurnRequest
 ) -> ContextWindow:
-    """For an agent without a buffer, return the window without leftovers of a failed turn."""
+    """Return the window without leftovers of a failed turn.
+
+    For agents with `clears_buffer`, whose turns begin with only the system message.
+    """
     is_continued = bool(request.approval or request.compaction or window.waiting)
     if is_continued or not state.conversation.last_run_ended_at:
         return window
@@ -351,8 +354,8 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
         else None
     )
     if planned:
-        # Inserting a new run waits for this lock, because of its foreign key. The row of a planned
-        # run exists already, so it takes the lock here.
+        # On PostgreSQL, the insert of a new run waits for this lock, because of its foreign key. A
+        # planned run is only updated, which would not wait, so take the lock here.
         conversations.lock(tx, planned.conversation_id)
     if planned and runs.begin_planned(tx, planned):
         run = planned
@@ -403,9 +406,10 @@ class StoredInput:
 
     Attributes:
         run: The run, with the group of the turn that it continues.
-        window: The window, which ends with the input.
+        window: The window with the input. The input is at its end, unless the agent has already
+            acted on it.
         approval: The answered request for approval that the turn resumes.
-        finished: Calls before the input that count for the tool rules.
+        finished: Calls of the turn that is continued; they count for the tool rules.
     """
 
     run: Run
@@ -419,13 +423,14 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput
 
     Args:
         tx: The transaction.
-        turn: The turn that starts. The new messages are added to the exemptions of its clearance.
+        turn: The turn that starts. The user's new messages are added to the exemptions of its
+            clearance, unless they have an egress policy of their own.
         expiry: The seconds after which waiting calls expire.
 
     Raises:
         Conflict: Calls wait for an answer.
         Invalid: The input answers no waiting call, or does not fit the waiting calls.
-        Collision: This answer was accepted before, and it has an otid or nothing else was sent.
+        Collision: The answer was accepted before, or a message has the otid of a stored one.
     """
     request = turn.request
     run = turn.run
@@ -507,13 +512,13 @@ def _adopt_input(
 
 
 def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Message]:
-    """Return messages with the user's reasons for rejected proposals, each once.
+    """Return messages with the reasons for rejected proposals, each once.
 
     They are not stored yet.
 
     Args:
         tx: The transaction.
-        turn: The turn that starts. Only rejections by its run's user count.
+        turn: The turn that starts. Only proposals for the memory of its run's user count.
         now: The present time in microseconds UTC.
     """
     conversation = turn.state.conversation
@@ -574,7 +579,7 @@ def _save_approval(
         # Check for a repeated answer first. Otherwise the error would say that no call waits.
         raise Collision("This answer was accepted before.")
     answer = answered(turn.window.waiting, approval)
-    # The resumed turn was in a group, so this turn belongs to that group too.
+    # If the resumed turn was in a group, this turn belongs to that group too.
     asking = answer.request
     group_fields = {"group_id": asking.group_id, "speaker": asking.name}
     run = _in_group(tx, turn.run, group_fields if asking.group_id else {})
@@ -629,10 +634,11 @@ def answered(request: Message | None, approval: Approval) -> AnsweredApproval:
 
 
 def _answer_parts(request: Message, approval: Approval, gated: Sequence[str]) -> tuple[Part, ...]:
-    """Return the parts of an answer, each with the id of a call that waits.
+    """Return the parts of an answer, with call ids also for the forms of older clients.
 
     Older clients decide on all calls at once, or name the message that asked instead of its only
-    call. Raises Invalid for an answer to another request.
+    call. Raises Invalid if a decision on all calls names another request. The other ids are not
+    checked here.
     """
     if approval.approves is not None:
         if approval.request_id not in (None, "", request.id, *gated):
@@ -652,7 +658,7 @@ def _answer_parts(request: Message, approval: Approval, gated: Sequence[str]) ->
 def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
     """Return the calls that have finished since the last message of a person.
 
-    When a waiting turn continues, its tool rules count them.
+    When a waiting or interrupted turn continues, its tool rules count them.
 
     Args:
         window: The conversation's messages in context, in order.

@@ -27,8 +27,7 @@ EMBED = "search.embed"
 SWEEP = "search.sweep"
 # The suffix in the name of an index, or of a model's vectors, that is built to replace another.
 NEW = "#new"
-# The rows in one portion of a purge. A row of the index is a blob of some kilobytes, so a portion
-# is smaller than one of messages.
+# The rows in one portion of a purge. A row of the index is a blob of some kilobytes.
 PORTION = 200
 
 _IDS = each(bindparam("ids", type_=tables.messages.c.parts.type))
@@ -111,7 +110,8 @@ class EmbeddingBatch:
     """Consecutive positions that lack a vector of this model, from position `start` on.
 
     `documents` has the number of each document, and the number of its part (0: uncut). None marks
-    a deleted document. `total` is the number of flushed positions in the partition.
+    a deleted document. `total` is the number of flushed positions in the partition. A search makes
+    such a batch also of new texts, with `start` 0 and their number as `total`.
     """
 
     owner_id: str

@@ -54,7 +54,7 @@ def require_budget(
 ) -> None:
     """Raise BudgetSpent if a budget leaves no room for a turn of this agent.
 
-    The check costs up to one statement for each budget, so call `has_budget` first.
+    The check costs up to one statement for each budget, and none without a budget.
 
     Args:
         tx: The transaction, or a read.

@@ -387,7 +387,7 @@ def flag_untold(tx: Transaction, agent_id: str, user_id: str) -> None:
     Args:
         tx: The transaction.
         agent_id: The agent whose proposal was rejected.
-        user_id: The owner, who rejected it.
+        user_id: The owner of the memory that the proposal would have changed.
     """
     of_user = (conversations.c.agent_id == agent_id) & (conversations.c.user_id == user_id)
     tx.run(update(conversations).where(of_user, _IS_THERE).values(has_untold=True))

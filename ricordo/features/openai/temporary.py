@@ -105,7 +105,7 @@ async def temporary_turn(
         Invalid: if the last message is not the user's, or its picture cannot be read.
         NotFound: if there is no such agent or model.
         Unsupported: if a new message has parts that are not supported.
-        BudgetSpent: if the agent's budget is used up.
+        BudgetSpent: if the agent's budget or the common one is used up.
     """
     if body.messages[-1].role != "user":
         raise Invalid("The last message of a temporary chat must have the role user.")
@@ -142,7 +142,10 @@ async def temporary_turn(
 def _fitting(
     system: Message, chat: Sequence[ChatMessage], run: Run, context_window: int
 ) -> tuple[Message, ...]:
-    """Return the prompt and the last messages of the chat that fit into the window."""
+    """Return the prompt and the last messages of the chat that fit into the window.
+
+    The newest message is included even if it does not fit.
+    """
     instructions = [message.text for message in chat if message.role in ("system", "developer")]
     system = system.with_text("\n\n".join([system.text, *instructions, _NOTICE]))
     room = context_window - context_window // _ANSWER_SHARE - message_tokens(system)

@@ -320,7 +320,7 @@ def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str)
 
     Raises:
         NotFound: if there is no such agent.
-        BudgetSpent: if the agent's budget is used up.
+        BudgetSpent: if the agent's budget or the common one is used up.
     """
     settings = context.runtime.settings
     state = agents.load(tx, context.scope, agent_id)

@@ -1,4 +1,4 @@
-"""`ricordo skill`: list, show, import, export, decide and restore skills.
+"""`ricordo skill`: read, import, export, delete and restore skills, and decide on proposals.
 
 A running server does the work. If none runs, the command runs a server in its process.
 """
@@ -136,7 +136,7 @@ def list_proposals(
     agent: str | None = _AGENT,
     server: str | None = _SERVER,
 ) -> None:
-    """List the waiting proposals with their changes."""
+    """List the waiting proposals with their changes, at most 100."""
     lines: list[str] = []
     with _skills(user, agent, server) as ask:
         path = f"s/{quote(name)}/proposals" if name else "-proposals"
@@ -180,7 +180,7 @@ def show_history(
     agent: str | None = _AGENT,
     server: str | None = _SERVER,
 ) -> None:
-    """List the versions of a skill, newest first."""
+    """List the newest 50 versions of a skill, newest first."""
     with _skills(user, agent, server) as ask:
         lines = [
             f"{version['sha'][:_WIDTH]}  {version['timestamp']}  {version['author']}  "
@@ -193,7 +193,9 @@ def show_history(
 @app.command("restore")
 def restore_skill(
     name: str = _NAME,
-    version: str = typer.Argument(help="The id of the version, or its first seven digits."),
+    version: str = typer.Argument(
+        help="The id of the version, or at least its first seven digits."
+    ),
     user: str | None = _USER,
     agent: str | None = _AGENT,
     server: str | None = _SERVER,

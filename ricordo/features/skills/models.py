@@ -50,8 +50,8 @@ class SkillZipForm(BaseModel):
 class SkillSummaryResponse(ResponseModel):
     """A skill in a list.
 
-    `problem` is the reason why agents do not get the skill; null if they get it. The routes of the
-    skill's block have its history, blame and comparisons.
+    `problem` is the reason why agents do not get the skill; null if they get it. A list checks only
+    the front matter. The routes of the skill's block have its history, blame and comparisons.
     """
 
     name: str

@@ -26,7 +26,11 @@ from ricordo.domain.text import Json
 from ricordo.domain.tool import ToolType
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features.custom_tools.source import service as custom_tools
-from ricordo.features.custom_tools.source.models import SourceType, ToolCreateRequest
+from ricordo.features.custom_tools.source.models import (
+    LONGEST_SOURCE,
+    SourceType,
+    ToolCreateRequest,
+)
 from ricordo.features.custom_tools.source.source import function_name
 from ricordo.features.documents.agent_files import export
 from ricordo.features.documents.agent_files import messages as formats
@@ -445,18 +449,24 @@ def _message(raw: Json, number: int, notes: ImportNotes) -> Json | None:
             raw[name] = None
     if isinstance(raw.get("content"), list):
         raw["content"] = [part for part in raw["content"] if _is_part(part, number, notes)]
+    problem = _problem_of(raw)
+    if problem is None:
+        return raw
+    without_time = {**raw, "created_at": None}
+    if raw.get("created_at") is not None and _problem_of(without_time) is None:
+        notes.add(f"Messages: created_at is left out where it is not a time. {problem}")
+        return without_time
+    notes.add(f"Messages: one that cannot be read is left out. {problem}")
+    return None
+
+
+def _problem_of(raw: Json) -> str | None:
+    """Return the reason why a message cannot be read; None if it can."""
     try:
         formats.from_af(raw, raw["id"], formats.Home("", "", "", None), 0)
-    except Invalid as error:
-        if raw.get("created_at") is not None:
-            notes.add(f"Messages: created_at is left out where it is not a time. {_reason(error)}")
-            return _message({**raw, "created_at": None}, number, notes)
-        notes.add(f"Messages: one that cannot be read is left out. {_reason(error)}")
-        return None
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        notes.add(f"Messages: one that cannot be read is left out. {_reason(error)}")
-        return None
-    return raw
+    except (Invalid, KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        return _reason(error)
+    return None
 
 
 def _is_part(part: Any, number: int, notes: ImportNotes) -> bool:
@@ -488,7 +498,9 @@ def _block(raw: Json, file: MendedFile) -> Json:
     label = fields.get("label")
     value = fields.get("value")
     mended = mended_label(label if isinstance(label, str) else id)
-    if mended != label:
+    if label is None:
+        notes.add(f'Blocks: one without a label is called "{mended}".')
+    elif mended != label:
         notes.add(
             f'Blocks: the label "{str(label)[:80]}" cannot be used here, and became "{mended}".'
         )
@@ -688,6 +700,8 @@ def custom_tool(
         if tool.get(field_name)
     }
     fields.pop("npm_requirements", None)
+    if len(fields["source_code"]) > LONGEST_SOURCE:
+        raise Invalid(f"Its source has more than {LONGEST_SOURCE:,} characters.")
     source_type = fields.get("source_type")
     if source_type not in (None, *_SOURCE_TYPES):
         function_name(fields["source_code"])  # raises Invalid if the source is not Python
@@ -696,12 +710,9 @@ def custom_tool(
             "is Python."
         )
         fields["source_type"] = "python"
-    source = fields["source_code"]
     request = ToolCreateRequest.model_validate(
         fitted(ToolCreateRequest, fields, f"Tool {name}", name, notes)
     )
-    if request.source_code != source:
-        raise Invalid("Its source is too long.")
     try:
         return request, custom_tools.schema_for(request)
     except RicordoError as error:

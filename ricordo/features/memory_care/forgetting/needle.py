@@ -41,18 +41,20 @@ _TWINS = (
 _CLASSES = {sign: f"[{re.escape(twins)}]" for twins in _TWINS for sign in twins}
 _UNSEEN = f"[{UNSEEN_CLASS}]*"
 _BLANKS = rf"(?:[\s{UNSEEN_CLASS}]|\\[nrt])+"
-# The mark of a redacted secret, which agents read instead of the secret. It matches any letters.
+# The mark of a redacted secret, which agents read instead of the secret. In
+# a fact, it matches up to 300 characters of a line, whatever they are.
 _REDACTED = re.compile(r"\[secret removed: [^\[\]\n]{0,80}\]")
 _ANY_SIGNS = r"[^\n]{1,300}?"
 _SPACELESS = re.compile(f"[{SPACELESS}]")
 _STOP = frozenset().union(*STOP_WORDS.values())
 # The share of the shorter text's words that must be in both for a "perhaps".
 _ALIKE = 0.6
-_LONGEST = 200_000  # characters of a text that are compared by words
+_LONGEST = 200_000  # characters; in longer texts nothing is "perhaps"
 _MOST_WORDS = 60
-# A line that contains only a list's mark or a field's name.
+# A line that contains only marks of lists, headings or quotes, or nothing.
 _EMPTY_LINE = re.compile(r"^[\s>*+#•–—-]*+(?:\d{1,3}[.)]\s*+)?$")
-# JSON inside a string that is nested deeper, with the levels around the string, is read as text.
+# JSON in a string is read as text if its deepest value lies in more objects and lists than this,
+# counting those around the string.
 _DEEPEST = 100
 # Names of columns and members whose JSON people and programs choose freely. Numbers in it, for
 # example a phone number, are read like texts, and no name is opaque. All other JSON has a form that
@@ -113,7 +115,7 @@ class Needle:
         """Return the sentences that mention the fact, or perhaps do, with their positions.
 
         Args:
-            text: Any text. Texts above `_LONGEST` are searched only for the words of the fact.
+            text: Any text. In texts above `_LONGEST`, only exact matches are found.
             matches: The kinds of matches to return.
         """
         hits = [match.span() for match in self.pattern.finditer(text)]

@@ -1,8 +1,8 @@
 """`/api/you/notes`: the caller's memory blocks as notes with versions.
 
-An edit becomes a version by the owner. The format is that of Open WebUI 0.12.4: times are
-nanoseconds, and `data.content` holds Markdown, HTML and JSON (here always null). A note's id is the
-block's id without its prefix.
+An edit becomes a version, or a proposal if the caller may only propose. The format is that of Open
+WebUI 0.12.4: times are nanoseconds, and `data.content` holds Markdown, HTML and JSON (here always
+null). A note's id is the block's id without its prefix.
 """
 
 from typing import Any
@@ -82,7 +82,7 @@ def list_notes(tx: Transaction, context: RequestContext) -> list[Json]:
 
 @router.get("/{note_id}", response_model=OpenWebUINote)
 def retrieve(tx: Transaction, context: RequestContext, note_id: str) -> Json:
-    """Return a note with its versions, the newest first."""
+    """Return a note with its newest 50 versions, the newest first."""
     memory = _memory(tx, context)
     block = _block(tx, memory, note_id)
     return _note(memory, block, _versions(tx, block))
@@ -90,7 +90,7 @@ def retrieve(tx: Transaction, context: RequestContext, note_id: str) -> Json:
 
 @router.post("/{note_id}/update", response_model=OpenWebUINote)
 def update(tx: Transaction, context: RequestContext, note_id: str, body: NoteUpdate) -> Response:
-    """Change the text of a note. The change is a version by its owner.
+    """Change the text and title of a note. A program that may only propose proposes the change.
 
     For a note that has text, an empty text is refused.
     """

@@ -448,6 +448,26 @@ def test_each_irregularity_of_a_file_is_imported_with_a_warning(api: Api) -> Non
         assert odd.holds(agent), (odd.words, agent)
 
 
+def test_a_note_names_only_the_part_that_cannot_be_read() -> None:
+    notes = ImportNotes()
+    messages = [
+        {"role": "king", "content": "a", "created_at": "2025-01-01T00:00:00Z"},
+        {"role": "user", "content": "b", "created_at": "soon"},
+    ]
+    file = {
+        "agents": [{"name": "Ada", "messages": messages}],
+        "blocks": [{"id": "block-1", "value": "x"}],
+        "tools": [{"id": "tool-1", "name": "long", "source_code": "#" * 200_001}],
+    }
+    mended = mend(file, notes)
+    assert [message["content"] for message in mended.content["agents"][0]["messages"]] == ["b"]
+    text = "\n".join(notes.lines())
+    assert [text.count("created_at is left out"), text.count('the role "king"')] == [1, 1]
+    assert 'without a label is called "block-1"' in text
+    assert "long is left out. Its source has more than 200,000 characters." in text
+    assert "validation error" not in text
+
+
 @pytest.mark.parametrize("layers", range(5))
 def test_a_file_in_several_json_strings_is_read_like_the_file(layers: int) -> None:
     text = '{"name": "Ame\u0301lie\\u0000"}'
