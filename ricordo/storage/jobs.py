@@ -264,18 +264,22 @@ def _is_seen(scope: Scope, job: Job) -> bool:
     """Return True if `page` lists the job for this caller."""
     if scope.subject_id is None or job.user_id == scope.subject_id:
         return True
-    return job.user_id is None and job.payload.get("author") == scope.user_id
+    author = job.payload.get("author")
+    author_id = author.get("id") if isinstance(author, dict) else author
+    return job.user_id is None and author_id == scope.user_id
 
 
 def _is_for(scope: Scope) -> ColumnElement[bool] | None:
     """Return the condition that the caller may see a job.
 
     A job without a user belongs to the server. Only callers who see all data see it, and the one
-    who asked for it: the `author` in its payload.
+    who asked for it: the `author` in its payload, as an id or as an actor with an id.
     """
     if scope.subject_id is None:
         return None
-    is_own = jobs.c.payload["author"].as_string() == scope.user_id
+    author = jobs.c.payload["author"].as_string()
+    actor = jobs.c.payload[("author", "id")].as_string()
+    is_own = or_(author == scope.user_id, actor == scope.user_id)
     return or_(jobs.c.user_id == scope.subject_id, and_(jobs.c.user_id.is_(None), is_own))
 
 

@@ -253,6 +253,24 @@ def require_kept_apart(people: People, api: Api) -> None:
     assert people.ask(developer, "POST", "/v1/templates/Whose:2/agents", json={})["agent_ids"]
 
 
+def test_a_developer_reads_the_job_that_migrates_the_agents(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
+        people = People(server, http)
+        developer = people.key("dev", "developer")
+        agent = people.ask(developer, "POST", "/v1/agents/", json={"model": MODEL})["id"]
+        template = {"type": "agent", "agent_id": agent, "name": "Followed"}
+        people.ask(developer, "POST", "/v1/templates", json=template)
+        saved = people.send(
+            developer, "POST", "/v1/templates/Followed/save", json={"migrate_agents": True}
+        )
+        id = saved.headers["x-job-id"]
+        assert people.ask(developer, "GET", f"/v1/jobs/{id}")["id"] == id
+        assert id in [job["id"] for job in people.ask(developer, "GET", "/v1/jobs/")]
+        other = people.key("other", "developer")
+        assert id not in [job["id"] for job in people.ask(other, "GET", "/v1/jobs/")]
+        assert people.send(other, "GET", f"/v1/jobs/{id}").status_code == 404
+
+
 def test_templates_refuse_invalid_files_with_the_import_error(api: Api) -> None:
     agent = make(api)
     api.client.templates.create(type="agent", agent_id=agent, name="F")
