@@ -105,7 +105,7 @@ def budgets_of(
         now = tx.clock.now()
         today = day_of(now)
         yield (
-            "this server",
+            "this organization",
             Budget(limit, _used(tx, organization_id, today, now, limit), today + DAY),
         )
 

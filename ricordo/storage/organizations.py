@@ -75,7 +75,9 @@ def create(tx: Transaction, name: str) -> Organization:
         Collision: The name is used, or has the form of an id.
     """
     require_fit_name(name, "An organization")
-    if is_id(name, "org") or named(tx, name):
+    if is_id(name, "org"):
+        raise Collision("No organization can be named by the form of an id. Choose another name.")
+    if named(tx, name):
         raise Collision(f'An organization "{name}" already exists. Choose another name.')
     organization = Organization(new_id("org"), name, tx.clock.now())
     _ROWS.insert(tx, organization)

@@ -459,8 +459,10 @@ def _require_sound(tx: Transaction, user: User) -> None:
     require_fit_name(user.name)
     if user.identifier is not None:
         require_fit_name(user.identifier)
+        if is_id(user.identifier, "user"):
+            raise Collision("No user can be named by the form of an id. Choose another identifier.")
         other = named(tx, user.organization_id, user.identifier)
-        if is_id(user.identifier, "user") or (other and other.id != user.id):
+        if other and other.id != user.id:
             raise Collision(_name_in_use(user.identifier))
     if user.email and not is_email(user.email):
         raise Invalid(

@@ -107,7 +107,7 @@ async def test_the_common_budget_counts_all_agents_and_background_work(
     await stage.say(two)
     clock.advance(6)
     with pytest.raises(
-        BudgetSpent, match="The budget of this server, 100 tokens a day, is used up"
+        BudgetSpent, match="The budget of this organization, 100 tokens a day, is used up"
     ):
         await stage.say(two)
     set_default_limit(stage, None)

@@ -187,13 +187,16 @@ def _scope_of(tx: Transaction, job: Job) -> Scope:
     """Return the sender's scope.
 
     Raises Invalid if the key, or the key that created the token, was revoked or has expired. It is
-    also raised if the user was disabled or deleted.
+    also raised if the user was disabled or deleted, even one who sees all data.
     """
     fields = job.payload["scope"]
     organization = Scope(job.organization_id)
     scope = Scope(job.organization_id, **fields | {"scopes": frozenset(fields["scopes"])})
-    if scope.subject:
-        user = users.find(tx, organization, scope.subject)
+    user_id = scope.subject
+    if scope.key_id and scope.user_id.startswith("user-"):
+        user_id = scope.user_id  # a service without a user has its key's id instead
+    if user_id:
+        user = users.find(tx, organization, user_id)
         if user is None or user.disabled_at is not None:
             raise Invalid(_NO_LONGER)
     if scope.key_id and keys.is_withdrawn(tx, organization, scope.key_id):

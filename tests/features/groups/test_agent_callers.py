@@ -9,12 +9,20 @@ from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import delete, insert, update
 
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job
 from ricordo.domain.message import TextPart
+from ricordo.errors import Invalid
+from ricordo.features.groups import agent_jobs
 from ricordo.llm.scripted import call
+from ricordo.storage import users
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema import core_tables as tables
 from ricordo.storage.schema.core_tables import organizations
 from tests.features.groups.cast import ALL, ASYNC, TAGS, WAITS, Cast, answer_in, returns
+from tests.features.groups.test_agent_jobs import deliver, deliveries
 from tests.seams.http import ok
 from tests.seams.people import People
 from tests.seams.server import ServerInThread, serving
@@ -221,3 +229,39 @@ def test_an_answer_cut_off_by_the_time_limit_stays_untrusted(
     cast.server.loop.call_soon_threadsafe(opened.set)
     assert first == "Let me see."
     assert edits_wait(cast, "Ann")
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_message_is_not_delivered_for_a_developer_who_has_left(
+    guarded: Cast, is_deleted: bool
+) -> None:
+    ben = guarded.agent("Ben")
+    guarded.agent("Ann", ASYNC)
+    name = f"dev-{is_deleted}"
+    developer = bearer(guarded.server.key(name, role="developer"))
+    guarded.says("Ann", call(ASYNC, message="Buy tea.", other_agent_id=ben), "Sent.")
+    guarded.send("Ann", **developer)
+    (job,) = wait_for(
+        lambda: [
+            one
+            for one in deliveries(guarded.server, "done")
+            if one.payload["agent_id"] == ben and "run_id" not in one.payload
+        ]
+    )
+
+    def leave(tx: Transaction) -> None:
+        user = users.named(tx, job.organization_id, name)
+        assert user
+        # As an erasure ends, or as a login that has ended is deleted.
+        tx.run(delete(tables.api_keys).where(tables.api_keys.c.user_id == user.id))
+        is_user = tables.users.c.id == user.id
+        if is_deleted:
+            tx.run(delete(tables.users).where(is_user))
+        else:
+            tx.run(update(tables.users).where(is_user).values(disabled_at=1))
+
+    guarded.server.write(leave)
+    late = Job(agent_jobs.KIND, job.organization_id, job.payload | {"otid": new_id("message")})
+    with pytest.raises(Invalid, match="The sender of this message may no longer send it"):
+        deliver(guarded.server, late)
+    assert len(guarded.incoming("Ben")) <= 1

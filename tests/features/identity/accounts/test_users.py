@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_USER
 from tests.features.identity.accounts.test_keys import bearer, make_key
 from tests.seams.http import ok, refused
@@ -58,7 +59,10 @@ def test_invalid_users_are_refused_with_a_reason(http: httpx2.Client) -> None:
         http.patch("/v1/users/two", json={"identifier": "one"}), 409
     )
     two = ok(http.get("/v1/users/two"))
-    assert refused(http.patch("/v1/users/one", json={"identifier": two["id"]}), 409)
+    for taken in (two["id"], new_id("user")):
+        assert "No user can be named by the form of an id" in refused(
+            http.patch("/v1/users/one", json={"identifier": taken}), 409
+        )
     assert "cannot be called" in refused(http.post("/v1/users/", json={"name": "a/b"}), 400)
     assert "not an e-mail address" in refused(
         http.patch("/v1/users/one", json={"email": "nowhere"}), 400
@@ -177,7 +181,12 @@ def test_only_the_operator_creates_and_accesses_organizations(
         )
     names = {one["name"] for one in ok(http.get("/v1/organizations/"))}
     assert names == {"local", "acme"}
-    assert refused(http.post("/v1/organizations/", json={"name": "acme"}), 409)
+    assert 'An organization "acme" already exists' in refused(
+        http.post("/v1/organizations/", json={"name": "acme"}), 409
+    )
+    assert "No organization can be named by the form of an id" in refused(
+        http.post("/v1/organizations/", json={"name": new_id("org")}), 409
+    )
     assert refused(http.get("/v1/keys/", params={"organization": "nowhere"}), 404)
     (boss,) = ok(http.get("/v1/keys/", params={"organization": "acme"}))
     assert boss["role"] == "admin"
