@@ -101,7 +101,8 @@ async def sse_stream(
         view: The format of the messages.
         clock: Gives the dates of deltas and pings.
         has_tokens: Send deltas as they come. False: send only whole messages.
-        has_pings: Send a ping at the start, after every silence, and with a tool's progress.
+        has_pings: Send a ping at the start, after every silence, and with a tool's progress. A ping
+            that names a failed member of a group is always sent.
         keepalive: The seconds of silence before a ping.
     """
     encoder = SseEncoder(view, clock, has_tokens=has_tokens)
@@ -191,7 +192,7 @@ def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
 
 
 def is_ping(chunk: str) -> bool:
-    """Return whether the chunk is a ping with a tool's progress.
+    """Return whether the chunk is a ping with a tool's progress or a member's failure.
 
     Only such pings are stored.
     """

@@ -133,6 +133,7 @@ async def read_sent(
             the rules of its format, and the error names the lines.
         RequestValidationError: The body is no JSON although its content type says so, or a field
             is wrong.
+        HTTPException: The JSON is nested too deeply or is not UTF-8 (400).
         Unavailable: The block's schema cannot be read.
     """
     content_type = request.headers.get("content-type", "application/json")

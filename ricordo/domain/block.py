@@ -117,8 +117,8 @@ class Block:
         agent_id: The only agent that sees the user's block; None for all agents of the user.
         course: The only course whose agents see the user's block, or None.
         is_untrusted: Its text comes from untrusted content.
-        shared: It is edited directly even in conversations about users. Other blocks of an agent
-            are copied for each user.
+        shared: Edits in conversations about users change it, too. For other blocks of an agent,
+            they change a copy for the user.
         seen_as: The label under which agents see a user's copy, if it differs from `label`.
         egress: The label of its egress policy (`domain/egress.py`).
         is_users: Set on reads for an agent: the block belongs to the user and not to the agent.

@@ -423,7 +423,7 @@ def _without_wrapped(text: str, forms: Sequence[str], placeholder: str) -> str:
 def redact_values(content: Any) -> Any:
     """Return JSON that people and agents keep, with redacted texts.
 
-    For the search, each text follows the name of its field, as in `password: …`.
+    For the search, a text that is a field's value follows the field's name, as in `password: …`.
 
     Args:
         content: Any JSON. Names of fields are redacted too.

@@ -53,8 +53,8 @@ def status_after(reason: StopReason) -> RunStatus:
 class Run:
     """One turn, or one talk with a group of agents; each turn of a talk is a separate run.
 
-    While `ended_at` is None, the row is the conversation's lease. Times are in microseconds,
-    durations in nanoseconds (names with `_ns`).
+    From its begin until `ended_at` is set, the row is the conversation's lease. Times are in
+    microseconds, durations in nanoseconds (names with `_ns`).
 
     Attributes:
         user_id: The user that the caller is limited to, or else the conversation's, or None.

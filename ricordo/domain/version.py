@@ -146,7 +146,8 @@ class Proposal:
         reasoning: The author's reason.
         confidence: A number from 0 to 1, or None.
         new_label: Another label for the block, or None.
-        note: The reason of a rejection or withdrawal, or the description of a conflict.
+        note: The reason of a rejection, a withdrawal or an expiry with the block, or the
+            description of a conflict.
         result: The version that an approval created.
         is_untold: The agent has not been told yet of a rejection with a reason.
         is_repeated: The same proposal was waiting already; this is not stored.

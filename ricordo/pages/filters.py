@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Rendering takes up to 25 µs a character, and so half a second for the worst text.
 MOST_MARKDOWN = 20_000
 _MOST_QUERY = 500  # characters of a query whose words are marked
-_SHORT = 4  # shorter words are matched whole; longer ones without their ending
+_SHORT = 4  # shorter words keep their endings
 # Longer lines are shown in pieces, since browsers take seconds to find the text direction of a line
 # of a megabyte.
 _LONG_LINE = 50_000

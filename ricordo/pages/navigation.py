@@ -1,8 +1,9 @@
 """The navigation of the pages: groups of entries that the caller's rights allow.
 
 Everybody has Chat, Memory and Search, if the key allows them. Builders also see agents, people,
-courses, files, tools and templates, and a few pages of the server. Operators see all pages of the
-server. All other pages are behind "More".
+courses, files, tools and templates, and a few pages of the server. Administrators see its other
+pages; those with data of all organizations need the right to see the whole server. All other pages
+are behind "More".
 """
 
 import re

@@ -146,7 +146,7 @@ async def render(
     runtime: Runtime = request.app.state.runtime
     frame = _Frame()
     if me is not None and me.may(APPROVE, OVERRIDE, ADMIN) and not is_part(request):
-        with suppress(DatabaseFailed):  # the count is then left out
+        with suppress(DatabaseFailed):  # count and links to the whole server are then left out
             frame = await runtime.store.read(partial(_read_frame, me=me))
     notice = _notice(request)
     variables = {

@@ -68,7 +68,8 @@ class SandboxCall:
     Attributes:
         argv: The program and its arguments.
         stdin: The bytes of its standard input.
-        environment: All variables that it has.
+        environment: Its variables, besides HOME, TMPDIR, LANG, PATH and those of a proxy. They
+            replace these.
         files: The content of files in the workspace, by relative path.
         readable: Folders that it can read, at their paths.
         has_network: It may reach public addresses, by a proxy.

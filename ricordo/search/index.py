@@ -102,8 +102,8 @@ class MessageFilter:
             `own_conversation` never match: they are in the window, and the question would be the
             best hit.
         reads_before: Return the turn before each hit too.
-        own_first: Put messages about the subject before shared ones, and skip agents without
-            messages about the subject.
+        own_first: Put messages about the subject before shared ones. If there are several agents,
+            skip those without messages about the subject.
     """
 
     agent_ids: tuple[str, ...]
@@ -287,7 +287,7 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
 
     Args:
         tx: The transaction.
-        new: The passages with their tags; at least one.
+        new: The passages with their tags; without any, nothing happens.
     """
     entries = [
         (

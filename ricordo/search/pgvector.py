@@ -554,7 +554,8 @@ def _literal(vector: Sequence[float]) -> str:
 def _translated_errors() -> Iterator[None]:
     """Turn an error of the extension or its tables into Unavailable with a sentence.
 
-    For example, the extension may have been removed. Other failures of the database pass unchanged.
+    For example, the extension may have been removed. Other failures that the store has translated
+    pass unchanged; any error of the driver becomes Unavailable.
     """
     import psycopg
 

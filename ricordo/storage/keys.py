@@ -407,8 +407,9 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
 def is_withdrawn(tx: Transaction, scope: Scope, id: str) -> bool:
     """Return whether work that was begun with this key may no longer be done.
 
-    A key counts that was revoked or has expired, or whose user is disabled or deleted. For a token,
-    the key that created it counts. The token itself, or a login, may have ended since.
+    A key counts that was revoked or has expired, or whose user is disabled. For a token, the key
+    that created it counts. The token itself, or a login, may have ended since. The keys of a
+    deleted user are deleted too, and a deleted key does not count, so check the user as well.
 
     Args:
         tx: The transaction.

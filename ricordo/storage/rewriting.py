@@ -74,7 +74,7 @@ _WAITING = ("open", "conflicted")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The location of a text in a chain: its block, and its proposal if it is a proposed text."""
+    """The location of a text in a chain: its block, and its proposal if it is of a proposal."""
 
     label: str
     proposal_id: str | None = None
@@ -88,9 +88,10 @@ ChangeText = Callable[[Place, str], str]
 class TextChanges:
     """Functions that change the texts of a chain.
 
-    `text` changes the texts of blocks. `words` changes texts about changes, such as reasons.
-    `settings` changes settings, which are JSON. `proposed` returns the new text of a waiting
-    proposal, for its place, the text from which it was made, and its own text. None: as `text`.
+    `text` changes the texts of blocks. `words` changes texts about changes, such as reasons, and
+    the titles and descriptions of blocks. `settings` changes settings, which are JSON. `proposed`
+    returns the new text of a waiting proposal, for its place, the text from which it was made, and
+    its own text. None: as `text`.
     """
 
     text: ChangeText

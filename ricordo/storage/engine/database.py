@@ -188,7 +188,7 @@ def exclusive_access(
 
     Raises:
         Conflict: A server uses the database, or another program opens or copies it.
-        NotFound: There is no SQLite file, and `is_new` is not set.
+        NotFound: There is no SQLite file or it is empty, and `is_new` is not set.
         Unavailable: The database cannot be opened or written, or its last writes are missing.
     """
     if settings.postgres_url is not None:
@@ -314,6 +314,7 @@ async def require_savable(store: Store, settings: Settings) -> None:
 
     Raises:
         DatabaseFailed: The disk is full, the files are read-only, or the write failed.
+        Unavailable: The files of the SQLite database were moved.
     """
     if settings.postgres_url is None:
         path = settings.database_path

@@ -32,7 +32,7 @@ _SQLITE_KINDS: dict[int, DatabaseFailure] = {
     sqlite3.SQLITE_CORRUPT: "damaged",
     sqlite3.SQLITE_NOTADB: "damaged",
 }
-# PostgreSQL's classes and codes (appendix A of its manual).
+# PostgreSQL's error codes (appendix A of its manual).
 _POSTGRES_KINDS: dict[str, DatabaseFailure] = {
     "53100": "full",
     "25006": "read-only",

@@ -207,6 +207,9 @@ class PostgresStore(SqlStore):
 
         Raises:
             _Retry: Nothing was changed, and another attempt may succeed.
+            CommitUnknown: The connection was lost during the commit.
+            Invalid: The content cannot be stored.
+            DatabaseFailed: The server refuses another connection, and all others stay in use.
         """
         results: list[T] = []  # the result, once only the commit is left
 
@@ -335,9 +338,10 @@ def _is_lost(cause: BaseException | None) -> bool:
 
 
 def _require_storable(cause: BaseException | None) -> None:
-    """Raise Invalid for content that no column can hold, and OverflowError for a large number.
+    """Raise Invalid for content that cannot be stored, and OverflowError for a large number.
 
-    It is recognized by PostgreSQL's codes or by psycopg's message.
+    Invalid is for a NUL character, and for a text that is too long for an index. They are
+    recognized by PostgreSQL's codes or by psycopg's message.
     """
     if isinstance(cause, errors.NumericValueOutOfRange):
         raise OverflowError from cause

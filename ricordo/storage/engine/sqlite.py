@@ -304,7 +304,7 @@ def read_only(path: Path) -> Iterator[Connection]:
         path: The database's file.
 
     Raises:
-        NotFound: There is no such file.
+        NotFound: There is no such file, or it is empty.
         Unavailable: It cannot be read; also for errors inside the `with` block.
     """
     require_file(path)

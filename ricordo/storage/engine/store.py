@@ -27,7 +27,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 QUOTAS = MemoryQuotas()
 FAILURE_SECONDS = 15.0  # seconds after a failed write in which `require_writes` raises its error
-SLOW_WRITE = 0.1  # seconds; a slower write is logged, since all other writers wait for it
+SLOW_WRITE = 0.1  # seconds; a slower write is logged: on SQLite all other writers wait for it
 
 
 class Overtaken(Conflict):
@@ -287,9 +287,9 @@ class SqlStore:
     def require_writes(self) -> None:
         """Raise DatabaseFailed if a write failed a moment ago.
 
-        While a disk is full, a small write may succeed, so the flag ends only with time. A lost
-        connection to a server is no such failure: the next write opens another. Missing tables fail
-        the reads too.
+        While a disk is full, a small write may succeed, so the flag ends only with time. But after
+        a failure of the kind "read-only", the next successful write ends it. A lost connection to a
+        server is no such failure: the next write opens another. Missing tables fail the reads too.
         """
         failure = self._failed_write
         if failure is None or time.monotonic() - self._failed_at > FAILURE_SECONDS:

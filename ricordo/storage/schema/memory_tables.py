@@ -105,7 +105,8 @@ agents_pairs = table(
     sa.Index("agents_pairs_by_other", "other_id"),
     erasure="delete",
 )
-# Blocks that older clients attached to identities. They are only reported back.
+# Blocks that older clients attached to identities. They are reported back, and lists of
+# blocks can be filtered by them. No prompt contains a block because of them.
 blocks_users = table(
     "blocks_users",
     seq(),
