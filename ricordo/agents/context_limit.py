@@ -203,8 +203,8 @@ def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None
     window = turn.state.agent.context_window
     tokens = _tokens(turn, request)
     if refusal.limit is None and tokens * 2 < window:
-        # Our estimate is never wrong by a factor of two, so the window must be smaller than we
-        # assumed.
+        # Our corrected estimate is hardly ever wrong by a factor of two, so the window must be
+        # smaller than we assumed.
         turn.state = within_window(turn.state, tokens * 19 // 20)
         return
     if refusal.limit is not None and refusal.limit < window:

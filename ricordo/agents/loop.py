@@ -74,7 +74,7 @@ from ricordo.tools.toolbox import CallingStep, ToolContext
 log = logging.getLogger(__name__)
 _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
 _ATTEMPTS = 5
-# The attempts with a shorter request, after a refusal that only its size can explain.
+# The attempts in all, if each is refused and only the size of the request can explain it.
 _JUDGED_ATTEMPTS = 3
 # The longest progress report of a running tool, in characters.
 _PROGRESS_SIZE = 500
@@ -188,7 +188,7 @@ async def ask_model(
     """Ask the model once, and yield its events and its reply.
 
     A request that is too long, or has a picture that the model refuses, is made smaller and sent
-    again.
+    again. After some other failures, it is sent again without the messages of failed runs.
 
     Args:
         turn: The turn. A compaction changes its window.

@@ -2,8 +2,8 @@
 
 A client that got no answer sends its message once more. The repeated message is not accepted a
 second time. The request gets the answer or the failure of the run that accepted it. Only if the
-server was stopped during that run does a new run adopt the message and answer it
-(`docs/internals/decisions/0004`).
+server was stopped or its database failed during that run does a new run adopt the message and
+answer it (`docs/internals/decisions/0004`).
 
 An answer to calls may also be repeated after a cancelled or failed run. The calls have results, but
 the agent has not spoken, so a new run continues the turn.
@@ -135,12 +135,12 @@ def same_decision(tx: Transaction, request: TurnRequest) -> Run | None:
 
 
 def was_cut_off(run: Run) -> bool:
-    """Return whether the server was stopped or killed during this run."""
+    """Return whether the server was stopped or killed, or its database failed, during this run."""
     return run.status == "failed" and (run.error or {}).get("type") == INTERRUPTED
 
 
 def was_broken_off(run: Run) -> bool:
-    """Return whether the run was cancelled, or failed for another reason than a server's stop.
+    """Return whether the run was cancelled, or failed without being cut off.
 
     If so, the same decision continues the turn when it is sent again.
     """

@@ -16,7 +16,7 @@ from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import CompactionPart, Message, ToolReturnPart
-from ricordo.domain.run import INTERRUPTED, Run, StopReason
+from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED, Run, StopReason
 from ricordo.prompt import transcript
 from ricordo.prompt.transcript import interrupted
 from ricordo.runtime import Runtime
@@ -134,21 +134,23 @@ def _outcome_of_open_calls(reason: StopReason | None, error: dict[str, Any] | No
 
 
 def heal(tx: Transaction, run: Run, *, is_gone: bool = False) -> bool:
-    """Close a run whose lease has expired or whose process is gone.
+    """Close a run whose lease has expired, or on which no process works.
 
-    Returns False if the run has ended or its lease was renewed.
+    Returns False if the run has ended or its lease is valid.
 
     Args:
         tx: The transaction.
         run: The run as the caller read it.
-        is_gone: Its process is gone, so the lease does not matter.
+        is_gone: Its process has given it up, because the database refused to save its end. So the
+            lease does not matter.
     """
     locked_run = runs.lock(tx, run.id)
     if locked_run is None or locked_run.ended_at is not None:
         return False
     if locked_run.lease_expires_at > tx.clock.now() and not is_gone:
         return False
-    error = {"type": INTERRUPTED, "message": "The server that ran this turn is gone."}
+    message = DATABASE_FAILED if is_gone else "The server that ran this turn is gone."
+    error = {"type": INTERRUPTED, "message": message}
     return close_run(tx, locked_run, "error", error) is not None
 
 

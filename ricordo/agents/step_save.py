@@ -359,8 +359,9 @@ async def _finish(
 ) -> T:
     """Save, and wait for the write even while being cancelled.
 
-    Otherwise the turn's state could be older than the database. While the database is down, the
-    write is tried again until the run's lease is about to end: the model's answer is paid for.
+    Otherwise the turn's state could be older than the database. While the database is down or
+    takes no writes, the write is tried again until the run's lease is about to end: the model's
+    answer is paid for.
 
     Args:
         turn: The turn.

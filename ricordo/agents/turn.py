@@ -127,7 +127,10 @@ async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
     """
     answer = await collect(turn)
     if was_cut_off(answer.run):
-        raise Unavailable(f"The server was stopped in the middle of {work}. It continues later.")
+        raise Unavailable(
+            f"The server was stopped, or its database failed, in the middle of {work}. "
+            "It continues later."
+        )
     return answer
 
 
@@ -459,7 +462,8 @@ class PastTurn:
         try:
             return await self.begin_again()
         except RicordoError:
-            # Another turn has the conversation now, so the reader learns of the interruption.
+            # For example, another turn has the conversation now. The reader learns of the
+            # interruption.
             return None
 
     async def cancel(self) -> None:
@@ -494,7 +498,9 @@ async def vanished(run: Run, runtime: Runtime) -> Failed:
             lambda tx: conversations.require(tx, Scope(run.organization_id), run.conversation_id)
         )
     except NotFound:
-        return Failed(failed_run, "deleted", "The agent was deleted while it answered.")
+        return Failed(
+            failed_run, "deleted", "The agent or the conversation was deleted during the answer."
+        )
     return Failed(failed_run, INTERRUPTED, DATABASE_FAILED)
 
 

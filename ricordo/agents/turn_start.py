@@ -105,7 +105,8 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
     Raises:
         NotFound: The agent, the conversation or a model does not exist.
         Busy: Another turn runs in the conversation.
-        Conflict: Calls wait for an answer.
+        Conflict: Calls wait for an answer, or a message's otid belongs to another request. Also if
+            an answer to calls was interrupted, and the conversation has newer messages.
         Invalid: The input answers no waiting call, or does not fit otherwise.
         Forbidden: The caller may only read the conversation, or an egress policy refuses the turn.
         BudgetSpent: A budget of tokens is used up.
@@ -492,7 +493,7 @@ def _adopt_input(
     has_new_input = any(message.is_said for message in later)
     if has_new_input and any(message.role == "approval" for message in input_messages):
         raise Conflict(
-            "The server stopped during this turn, and the conversation has newer messages. Ask the agent again."
+            "This turn was interrupted, and the conversation has newer messages. Ask the agent again."
         )
     if was_answered and not has_new_input:
         messages.move(tx, input_messages, run.id)

@@ -2,8 +2,9 @@
 
 The functions are pure. They do not read a text whose meaning is uncertain.
 
-They read line breaks in strings, doubled braces, Python literals, trailing commas, Gemma's quotes
-and a missing last brace. Each function takes time linear in the length of the text.
+They read line breaks in strings, doubled braces, Python literals, trailing commas, keys without
+quotes, Gemma's quotes, and texts that lack the last brace or two. Each function takes time linear
+in the length of the text.
 """
 
 import ast

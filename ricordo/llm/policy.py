@@ -230,9 +230,9 @@ async def answer_by_policy(
     """Make one call: repair its answer, retry, and announce restarts after chunks were streamed.
 
     After a refusal, another form of the request is tried first, if `adaptation` has one. After a
-    broken answer, the model sees it once at the end of the transcript and answers again. A second
-    broken answer is passed on, and the tool reports the error. If no part of it can be used, the
-    call fails.
+    broken answer, the model answers once more. It sees the fault at the end of the transcript, and
+    the broken answer too, unless that is useless. A second broken answer is passed on as it is. If
+    no part of it can be used, the call fails.
 
     Args:
         policy: The retries and waits.
@@ -309,7 +309,7 @@ class _Retries:
     def next_wait(self, error: ModelError, request: ModelRequest) -> float:
         """Return the seconds before the next attempt.
 
-        Raises the classified error if no attempt is left.
+        Raises the classified error if no attempt is left, or if none can help.
         """
         if isinstance(error, EmptyReply):
             self.discard(error)
@@ -347,7 +347,11 @@ def with_complaint(request: ModelRequest, reply: ModelReply, fault: Fault) -> Mo
         _shortened(part) for part in reply.parts if not isinstance(part, ToolCallPart) or part.name
     )
     if has_too_many_calls(reply):
-        parts = parts[:1]  # one call is enough to show the fault
+        # One call is enough to show the fault.
+        first_call = next(
+            (index for index, part in enumerate(parts) if isinstance(part, ToolCallPart)), 0
+        )
+        parts = parts[: first_call + 1]
     calls = [part for part in parts if isinstance(part, ToolCallPart)]
     returns: tuple[Part, ...] = tuple(
         ToolReturnPart(call.call_id, call.name, "error", fault.sentence) for call in calls
@@ -564,7 +568,7 @@ def words_of(body: Any) -> tuple[str, str]:
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait that an answer's headers name; None without such a header.
+    """Return the seconds to wait that an answer's headers name; None if they name none.
 
     The headers are `retry-after-ms`, or `Retry-After` in seconds or as a date.
     """

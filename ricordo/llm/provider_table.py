@@ -366,7 +366,8 @@ def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
         keys: Its keys.
 
     Raises:
-        Invalid: A key, the address or the region is missing or malformed.
+        Invalid: A key, the address or the region is missing or malformed, or a provider of type
+            bedrock has an address.
         Unsupported: Providers of this type cannot be called here.
     """
     row = _row_of_type(provider.provider_type)

@@ -84,7 +84,8 @@ def repair(reply: ModelReply, tools: Sequence[ToolSchema]) -> ModelReply:
 
     Args:
         reply: The reply as the adapter read it, which is not changed.
-        tools: The tools that the request offered. Written calls of other tools stay text.
+        tools: The tools that the request offered. Written calls of other tools stay text, unless a
+            channel marks them as calls.
     """
     offered = {tool.name: tool for tool in tools}
     parts = _with_thoughts_apart(_with_channels_apart(reply.parts))

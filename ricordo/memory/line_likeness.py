@@ -75,7 +75,7 @@ def says_same(line: str, other: str) -> bool:
 def says_sentence(line: str, sentence: str) -> bool:
     """Return True if the line contains the sentence as a whole sentence or clause.
 
-    Capitals, and an end mark that the sentence has or lacks, make no difference.
+    Capitals, and points or exclamation marks at the sentence's end, make no difference.
 
     >>> says_sentence("Has a cat, likes tea", "has a cat.")
     True

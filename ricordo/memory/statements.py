@@ -185,7 +185,7 @@ def stated(message: str) -> list[str]:
     """Return the sentences of a message that state something.
 
     In "Suggest a dinner. One or two sentences." the second sentence continues the request. Until
-    the first statement, short sentences without a fact or "I" are taken as such, since a request
+    the next statement, short sentences without a fact or "I" are taken as such, since a request
     may describe what it wants: "Mia is a dragon." After a statement, only sentences about the form
     of the answer are. A greeting or thanks is no request.
     """

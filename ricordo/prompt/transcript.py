@@ -1,10 +1,11 @@
 """The transcript as a model gets it, always valid, with results packaged and cut.
 
-A valid transcript is made from any history, so no history can stop an agent. A model sees results,
-events and user messages as small JSON texts (§17 of `docs/internals/blueprint.md`). Each has a kind
-or a status, and a local time. A message is stored as it was sent, and packaged for each request. An
-event is stored in its packaged form, as an `EventPart`. So a text that only looks like an event is
-packaged as text.
+A valid transcript is made from any history, so no history can stop an agent. A model sees results
+and events as small JSON texts (§17 of `docs/internals/blueprint.md`). Each has a kind or a status,
+and a local time. Some types of agents also get user messages in this form, and small models get
+results as plain text. A message is stored as it was sent, and packaged for each request. An event
+is stored in its packaged form, as an `EventPart`. So a text that only looks like an event is not
+taken for one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -136,6 +136,7 @@ async def rank_by_meaning(
     Raises:
         Forbidden: The model may not see the query or one of the texts.
         ModelError: The model's call failed, or a budget is used up.
+        Unavailable: The model's package or files are missing.
     """
     handle = embedders.default_handle()
     if handle is None or not texts:

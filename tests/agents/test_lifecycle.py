@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from ricordo.agents.conversations import cancel_run
-from ricordo.agents.deletion import HANDLER, delete_archive
+from ricordo.agents.conversations import cancel_run, create_conversation
+from ricordo.agents.deletion import HANDLER, delete_archive, delete_conversation
 from ricordo.agents.deletion import delete_agent as remove_agent
 from ricordo.agents.lifecycle import attach_block, cancel_runs, delete_agent, reset_messages
 from ricordo.agents.turn import PastTurn, collect
@@ -128,9 +128,24 @@ async def test_an_agent_deleted_during_its_turn_fails_without_a_traceback(
 
     assert (answer.run.status, answer.failure.message) == (
         "failed",
-        "The agent was deleted while it answered.",
+        "The agent or the conversation was deleted during the answer.",
     )
     assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_deleted_conversation_ends_its_turn_without_blaming_the_agent(
+    stage: Stage, agent: str
+) -> None:
+    other = await create_conversation(stage.runtime, Scope(), agent, {})
+    turn, gate = await stage.asked(agent, line="Too late.", conversation_id=other.id)
+    await delete_conversation(stage.runtime, Scope(), other.id)
+    gate.open()
+
+    answer = await soon(collect(turn))
+
+    assert answer.failure
+    assert "or the conversation was deleted" in answer.failure.message
+    assert (await stage.state(agent)).agent.id == agent
 
 
 async def test_a_reader_of_another_servers_turn_is_told_that_the_agent_was_deleted(
@@ -143,7 +158,10 @@ async def test_a_reader_of_another_servers_turn_is_told_that_the_agent_was_delet
     await remove_agent(stage.runtime, Scope(), agent)
     (last,) = [event async for event in reader]
     assert isinstance(last, Failed)
-    assert (last.kind, last.message) == ("deleted", "The agent was deleted while it answered.")
+    assert (last.kind, last.message) == (
+        "deleted",
+        "The agent or the conversation was deleted during the answer.",
+    )
     gate.open()
     await soon(collect(turn))
 

@@ -362,6 +362,8 @@ async def test_readers_get_an_end_even_if_it_cannot_be_saved(
         "Hello?",
         "Are you there?",
     ]
+    (failed_run,) = [run for run in await stage.runs(agent) if run.status == "failed"]
+    assert failed_run.error == {"type": INTERRUPTED, "message": DATABASE_FAILED}
     await stage.require_sound(agent)
 
 

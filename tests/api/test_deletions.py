@@ -18,7 +18,7 @@ from tests.api.conftest import Api
 from tests.campaigns.sizes import short_and_long
 from tests.seams.server import LIMIT, MODEL, Gate
 
-GONE = "NOT_FOUND: The agent was deleted while it answered."
+GONE = "NOT_FOUND: The agent or the conversation was deleted during the answer."
 HOW: dict[str, dict[str, bool]] = {
     "whole": {"streaming": False},
     "stream": {"streaming": True},

@@ -12,6 +12,7 @@ from ricordo.domain.message import TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
+from ricordo.llm.answer_bounds import MOST_CALLS
 from ricordo.llm.policy import (
     FAULT_LIMIT,
     CallPolicy,
@@ -268,6 +269,13 @@ def test_only_the_beginning_of_a_long_broken_answer_is_sent_back() -> None:
     assert len(text.text) == len(call.arguments) == FAULT_LIMIT
     nameless = with_complaint(ask("x"), ModelReply((ToolCallPart("1", "", "{}"),)), Fault("No."))
     assert [message.role for message in nameless.messages] == ["system", "user", "user"]
+
+
+def test_of_too_many_calls_after_a_text_one_call_gets_the_complaint() -> None:
+    calls = (ToolCallPart(f"c{number}", "get_weather", "{}") for number in range(MOST_CALLS + 1))
+    told = with_complaint(ask("x"), ModelReply((TextPart("Hm."), *calls)), Fault("No."))
+    assert [call.call_id for call in told.messages[-2].tool_calls] == ["c0"]
+    assert [result.call_id for result in told.messages[-1].tool_returns] == ["c0"]
 
 
 UNREADABLE = ModelReply((TextPart("Sure.\n<tool_call>{broken"),))

@@ -104,7 +104,10 @@ async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
                 raise
             run = None
     if run and was_cut_off(run):
-        raise Unavailable("The server was stopped in the middle of this turn. It continues later.")
+        raise Unavailable(
+            "The server was stopped, or its database failed, in the middle of this turn. "
+            "It continues later."
+        )
     if run is None or run.ended_at is None:
         check = _later_check(job, run, store.clock.now())
         await store.write(lambda tx: jobs.add(tx, check))

@@ -96,7 +96,7 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
 def _with_line_breaks(patch: str) -> str:
     r"""Return the patch with real line breaks for `\n` that was written out.
 
-    Only a patch without line breaks is changed, since as one line it would change nothing.
+    Only a patch without line breaks is changed, since all of it would be read as one line.
     """
     is_escaped = "\n" not in patch and _ESCAPED_LINE.search(patch)
     if is_escaped:
