@@ -1,6 +1,6 @@
 """Our messages as pydantic-ai's, and its responses as our replies.
 
-Signed content is sent back only to the provider that signed it.
+Signed reasoning is sent back only to the provider that signed it.
 """
 
 import base64
