@@ -33,7 +33,15 @@ from ricordo.domain.event import Compacted, Event, Failed, RunEnded, RunStarted,
 from ricordo.domain.message import Message
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED, Run, StopReason
 from ricordo.domain.scope import Scope
-from ricordo.errors import DatabaseFailed, Invalid, ModelError, NotFound, RicordoError, Unavailable
+from ricordo.errors import (
+    CommitUnknown,
+    DatabaseFailed,
+    Invalid,
+    ModelError,
+    NotFound,
+    RicordoError,
+    Unavailable,
+)
 from ricordo.logs import note_run
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.runtime import LiveTurn, Runtime
@@ -169,6 +177,8 @@ class LiveRun:
         # The first reader is subscribed now, so it may start reading later.
         self._first: Reader | None = self._feed.subscribe()
         self._is_stopping = False
+        # The connection was lost at the commit of the run's end, which may have succeeded.
+        self._may_be_closed = False
 
     def start(self) -> None:
         """Start the task."""
@@ -236,6 +246,7 @@ class LiveRun:
             end_event = await self._run_to_end()
         except Exception as error:
             log.exception("a turn's end could not be saved", extra={"run": run.id})
+            self._may_be_closed = isinstance(error, CommitUnknown)
             self._runtime.unended[run.id] = asyncio.create_task(
                 self._close_later(), name=f"unended {run.id}"
             )
@@ -328,6 +339,7 @@ class LiveRun:
             except Exception as reason:
                 extra = {"run": self._run.id, "reason": reason}
                 log.warning("a turn's end could not be saved yet", extra=extra)
+                self._may_be_closed |= isinstance(reason, CommitUnknown)
                 continue
             del self._runtime.unended[self._run.id]
             return
@@ -401,6 +413,8 @@ class Turn(LiveRun):
             return
         # The step may have been saved while the turn was being cancelled.
         stored_run = runs.lock(tx, context.run.id)
+        if self._may_be_closed and (stored_run is None or stored_run.ended_at is not None):
+            return  # they were paid with the end
         if stored_run is None or stored_run.step_count == context.run.step_count:
             context.payer.add(tx, context.model.info.handle, usage)
 

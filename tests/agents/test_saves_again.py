@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -13,6 +14,12 @@ from ricordo.agents import turn as turns
 from ricordo.agents.turn import collect
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.clock import SECOND, Backoff
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelReply
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.domain.usage import Usage
+from ricordo.errors import Conflict
+from ricordo.storage import runs
 from ricordo.storage.engine import postgres
 from ricordo.storage.engine.postgres import PostgresStore
 from tests.seams.stage import LIMIT, Hooks, Line, Stage, call, soon, text_of
@@ -107,6 +114,30 @@ async def test_a_save_is_tried_again_within_a_lease_that_was_renewed_during_the_
     gate.open()
     answer = await soon(collect(turn))
     assert (cut.count, text_of(answer)) == (1, "Noted.")
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_tokens_are_paid_once_if_the_commit_of_a_turns_end_was_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    monkeypatch.setattr(turns, "CLOSE_AGAIN", _NO_PAUSE)
+    monkeypatch.setattr(step_save.runs, "insert_step", _fail)
+    agent = await stage.agent()
+    stage.lines.append(ModelReply((TextPart("Never saved."),), Usage(100, 200)))
+    cut = Cut(stage, "INSERT INTO expenses", commits=commits)
+    monkeypatch.setattr(postgres, "_command", cut.command)
+    turn = await stage.begin(agent)
+    await soon(turn.wait())
+    assert cut.count == 1
+    await soon(asyncio.gather(*stage.runtime.unended.values()))
+    used = partial(runs.used_since, organization_id=LOCAL_ORGANIZATION, since=0)
+    assert await stage.store.read(used) == 300
+    monkeypatch.undo()
+    await stage.require_sound(agent)
+
+
+def _fail(_tx: object, _row: object) -> None:
+    raise Conflict("The step cannot be stored.")
 
 
 async def refused(stage: Stage, agent: str, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
