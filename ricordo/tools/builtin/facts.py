@@ -84,7 +84,10 @@ async def search(context: ToolContext, query: str) -> str:
     for hit in messages:
         message = hit.message
         is_users = message.is_said and message.user_id == context.state.conversation.user_id
-        context.quoted.add(message.id, is_untrusted=message.is_untrusted, is_said=is_users)
+        # The part of a long message may be from a picture, and the user did not write that.
+        may_be_picture = bool(message.picture_text) and len(message.spoken) > _HIT_LENGTH
+        is_untrusted = message.is_untrusted or may_be_picture
+        context.quoted.add(message.id, is_untrusted=is_untrusted, is_said=is_users)
         lines.append(
             f"{timestamp(message.created_at, timezone)[:_DAY]}, {_speaker(hit)}: "
             f"{_short(message.spoken, hit.excerpt, words)}"
