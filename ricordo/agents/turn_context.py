@@ -72,7 +72,7 @@ class AnsweredApproval:
         Each is a result of this run, a result of the client, or a denial.
 
         Args:
-            run_results: The results of the calls that were approved and made in this run.
+            run_results: The results of the calls that `calls_to_run` returned.
         """
         results_by_call = {result.call_id: result for result in run_results} | self.returns
         return [
@@ -224,7 +224,7 @@ class ContextWindow:
     def turn_messages(self) -> Sequence[Message]:
         """Return the messages of this turn.
 
-        If the turn continued after awaited answers, it includes the messages before those calls.
+        If the turn resumes calls that waited, they begin with the message that led to the calls.
         """
         begins = self.first
         if self.is_resumed:
@@ -450,8 +450,8 @@ class TurnContext:
             self.request.overrides.instructions,
         )
         recalled, recalled_user_texts = search_results(self.window.messages)
-        # A quote permits an edit only if the user wrote it in this turn. But any text of the user
-        # in the window is trusted.
+        # An archive may repeat only what the user wrote in this turn. A block may also repeat the
+        # user's earlier texts.
         return GuardSources(
             system=system,
             recalled=recalled,

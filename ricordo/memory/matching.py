@@ -16,7 +16,7 @@ from ricordo.domain.hidden_text import UNSEEN_CLASS, without_marks
 from ricordo.domain.text import normal_text
 from ricordo.memory.text import common_ends
 
-# A longer text is only searched word for word.
+# Look-alike signs are found only in shorter texts.
 _TEXT_LIMIT = 400_000
 _LINE_LIMIT = 2_000
 _LINE_LENGTH = 200
@@ -58,7 +58,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The result of a search: the `replacement` if it is unique, or all matches.
+    """The result of a search: the matches, and the `replacement` if there is exactly one.
 
     `count` is the number of matches. `lines` are the lines where the first 20 begin, from 1.
     """
@@ -73,8 +73,9 @@ class _Folded:
 
     def __init__(self, text: str) -> None:
         pieces: list[str] = []
-        # For each segment: its start in the folded text and in the original. The size is the
-        # segment's length in the original for a single folded letter, else 0.
+        # A segment is unchanged text, or the one letter that stands for a match of `_SIGNS`. Each
+        # has its start in the folded text and in the original. Its size is the length of the
+        # match, and 0 for unchanged text.
         self._folded_starts: list[int] = []
         self._original_starts: list[int] = []
         self._sizes: list[int] = []
@@ -110,7 +111,7 @@ class _Folded:
         )
 
     def end_of(self, position: int) -> int:
-        """Return the original position right after the letter before this position."""
+        """Return where the folded text before this position ends in the original."""
         if position == 0:
             return self.begin_of(0)
         segment = bisect_right(self._folded_starts, position - 1) - 1
@@ -126,7 +127,8 @@ def search(text: str, piece: str, new: str = "") -> Search:
     'It’s great'
 
     Args:
-        text: The text to search. One above 400,000 characters is only searched word for word.
+        text: The text to search. Above 400,000 characters, look-alike signs are not found, only the
+            exact piece, also without doubled escapes.
         piece: The piece as a model copied it.
         new: The new text for the piece.
     """

@@ -24,7 +24,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["memory", "cpu"]:
     """Return the name of a resource once the program has used too much of it.
 
-    "memory" also means too many processes or files.
+    "memory" also means too many processes or files, or files that are too large.
     """
     while True:
         await asyncio.sleep(_INTERVAL)
@@ -113,8 +113,8 @@ def _has_too_many_files(pid: int) -> bool:
 def is_workspace_full(workspace: Path, tree: list[int], max_size: int) -> bool:
     """Return True if a workspace on disk has grown too large or has too many files.
 
-    Deleted files that are still open count too. A folder whose path is too long for the system
-    counts as too large, since its content cannot be measured.
+    The sizes of deleted files that are still open count too. A folder whose path is too long for
+    the system counts as too large, since its content cannot be measured.
     """
     size = count = 0
     folders = [str(workspace)]
@@ -133,12 +133,15 @@ def is_workspace_full(workspace: Path, tree: list[int], max_size: int) -> bool:
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return True
+    deleted_files: set[tuple[int, int]] = set()
     for pid in tree:
         with suppress(OSError):
             for descriptor in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(OSError):
                     status = os.stat(f"/proc/{pid}/fd/{descriptor}")
-                    if not status.st_nlink:
+                    file_id = (status.st_dev, status.st_ino)
+                    if not status.st_nlink and file_id not in deleted_files:
+                        deleted_files.add(file_id)
                         size += status.st_blocks * 512
     return size > max_size
 

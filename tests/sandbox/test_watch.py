@@ -1,6 +1,7 @@
 """Measuring the workspace of a running program."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,3 +68,21 @@ def test_links_out_of_the_workspace_are_not_followed(workspace: Path, tmp_path: 
     (workspace / "folder").symlink_to(outside)
     (workspace / "file").symlink_to(outside / "file")
     assert not watch.is_workspace_full(workspace, [], 1 << 10)
+
+
+def test_a_deleted_file_counts_once_however_often_it_is_open(workspace: Path) -> None:
+    path = workspace / "file"
+    with path.open("wb") as file:
+        file.write(b"x" * 5_000)
+        file.flush()
+        path.unlink()
+        copies = [os.dup(file.fileno()) for _ in range(9)]
+        program = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, pass_fds=copies)
+        try:
+            assert watch.is_workspace_full(workspace, [program.pid], 1 << 10)
+            assert not watch.is_workspace_full(workspace, [program.pid] * 2, 1 << 14)
+        finally:
+            program.kill()
+            program.wait()
+            for copy in copies:
+                os.close(copy)

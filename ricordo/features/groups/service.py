@@ -51,12 +51,14 @@ def create(
         scope: The caller, who may use its agents and see its blocks.
         request: The members, the manager, the settings and the shared blocks.
         id: The group's id; None for a new one.
-        rests: Create a pair that is switched off, such as an imported one.
+        rests: Create a sleeptime group that is switched off, such as an imported one: its members
+            do not work on the manager's memory yet. Other groups ignore it.
 
     Raises:
         NotFound: if an agent or a block is missing.
         Invalid: if the kind, the members or the settings are not possible.
-        Conflict: if the manager has another group, or a member works on another agent's memory.
+        Conflict: if the manager has another group, if a member works on another agent's memory, or
+            if an agent has another block with the label of a shared one.
     """
     manager_config = request.manager_config
     now = tx.clock.now()
@@ -283,8 +285,8 @@ def _require_buffer(group: Group) -> None:
 def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]:
     """Return the members.
 
-    Raises NotFound with the ids of missing agents, Conflict, and Invalid if an agent is named twice
-    or leads itself.
+    Raises NotFound with the ids of missing agents, Conflict as `create` does, and Invalid if an
+    agent is named twice or leads itself, or if members of a dynamic group have the same name.
     """
     agents_by_id: dict[str, Agent] = {}
     for id in group.everyone:

@@ -18,7 +18,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
-from ricordo.errors import Forbidden, Invalid, NotFound, RicordoError
+from ricordo.errors import Busy, Forbidden, Invalid, NotFound, RicordoError
 from ricordo.features.automation.schedules import service
 from ricordo.features.automation.schedules.models import later_message, message_format
 from ricordo.features.automation.schedules.queries import ScheduledMessage
@@ -55,7 +55,9 @@ async def send(runtime: Runtime, job: Job, _report: Report) -> None:
     except RicordoError as error:
         problem = str(error)
         is_final = isinstance(error, Invalid | NotFound | Forbidden)
-        if is_final or job.attempts >= job.most_attempts:
+        # A busy conversation does not use up an attempt.
+        is_last = job.attempts >= job.most_attempts and not isinstance(error, Busy)
+        if is_final or is_last:
             await store.write(lambda tx: service.finish(tx, schedule_id, due_at, problem))
         if is_final:
             return
@@ -77,9 +79,10 @@ async def send(runtime: Runtime, job: Job, _report: Report) -> None:
 async def _start_run(
     runtime: Runtime, row: ScheduledMessage, due_at: int, run_id: str | None
 ) -> Run | None:
-    """Return the run of this due time; None if it was deleted.
+    """Return the run of this due time.
 
-    A missing or interrupted run is started.
+    It is started if there is none yet, and started again if the server was stopped during it. If
+    the run with this `run_id` was deleted, None is returned.
     """
     if run_id:
         try:

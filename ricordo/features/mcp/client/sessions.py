@@ -32,8 +32,8 @@ LIFE_SECONDS = 600.0
 DOWN_SECONDS = 5.0
 MOST_SESSIONS = 50
 _CLOSE_SECONDS = 2.0
-# Limits of one answer, or of one whole stream of events. Commas are limited too, since many small
-# values cost more than one long text.
+# Limits of one answer, or of a stream of events from one request to the next. Commas are limited
+# too, since many small values cost more than one long text.
 ANSWER_BYTES = 4 * 1024 * 1024
 _ANSWER_COMMAS = 200_000
 STREAM_LINES = 20_000
@@ -62,7 +62,7 @@ class SessionLost(Unavailable):
 
 
 class TooMuch(httpx2.StreamError):
-    """A server sent more bytes than the limit."""
+    """A server sent more than a limit allows, or compressed bytes, which could hide their size."""
 
 
 class Traffic:
@@ -71,7 +71,7 @@ class Traffic:
     `status` is the status of the last response; None if it was a success. `post_status` is the
     status of the last response to a POST request, which carries a message. The GET request for the
     stream of the server's messages does not change it, since a server may refuse that stream at any
-    time. Once `fault` is set, nothing more is read.
+    time. `fault` says why the reading of an answer was stopped; "" if none was.
     """
 
     def __init__(self) -> None:
@@ -111,8 +111,8 @@ class Traffic:
             lines += piece.count(b"\n")
             if size > ANSWER_BYTES or commas > _ANSWER_COMMAS or lines > STREAM_LINES:
                 raise self.too_much(
-                    f"It sent more than {ANSWER_BYTES // 1024**2} MiB or {STREAM_LINES:,} lines at "
-                    "once."
+                    f"It sent more than {ANSWER_BYTES // 1024**2} MiB, {STREAM_LINES:,} lines or "
+                    f"{_ANSWER_COMMAS:,} commas at once."
                 )
             yield piece
 
@@ -264,8 +264,11 @@ class McpSession:
 
     @property
     def is_usable(self) -> bool:
-        is_young = time.monotonic() - self.opened_at < LIFE_SECONDS
-        return is_young and not self._task.done() and not self._closing.is_set()
+        return not (self._is_old or self._task.done() or self._closing.is_set())
+
+    @property
+    def _is_old(self) -> bool:
+        return time.monotonic() - self.opened_at >= LIFE_SECONDS
 
     async def ask(self, work: "Callable[[Client], Awaitable[T]]", seconds: float) -> T:
         """Return the result of `work`.
@@ -286,6 +289,8 @@ class McpSession:
         finally:
             self.users -= 1
             self.used_at = time.monotonic()
+            if self._is_old and not self.users:
+                self.end()
 
     async def _answered(self, work: "Callable[[Client], Awaitable[T]]", seconds: float) -> T:
         if self._is_program:
@@ -381,9 +386,10 @@ class McpSession:
             yield _FilteredStream(read, self.traffic.tools), write
 
     def _why(self, error: BaseException | None) -> str:
-        """Return the reason for an error, without addresses and headers.
+        """Return the reason for an error.
 
-        The error's message may contain secrets.
+        The library's own message is left out, since it may contain addresses and headers with
+        secrets.
         """
         from mcp import MCPError
         from mcp.client.auth import OAuthFlowError
@@ -499,11 +505,9 @@ class McpSessions:
         if (down := self._down.get(server_id)) and time.monotonic() < down[0]:
             raise down[1]
         key = (server_id, version, user)
-        self._sessions = {
-            key: session
-            for key, session in self._sessions.items()
-            if session.is_usable or session.users
-        }
+        for other_key, other in list(self._sessions.items()):
+            if not other.is_usable and not other.users:
+                self._sessions.pop(other_key).end()
         session = self._sessions.get(key)
         if session is None or not session.is_usable:
             self._end_oldest()

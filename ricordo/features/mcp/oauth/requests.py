@@ -22,7 +22,8 @@ def derive(request: Request, purpose: str) -> bytes:
         purpose: The purpose, such as "client" or "code". Keys of different purposes differ.
 
     Raises:
-        Unavailable: The secret key cannot be read.
+        Invalid: The file of the secret key holds no key.
+        Unavailable: The secret key cannot be read or created.
     """
     secret = Secret(request.app.state.runtime.settings.data_dir)
     return secret.derive(f"oauth {purpose}")

@@ -4,6 +4,7 @@ Each due time is sent once, even after kills, delays, busy agents, revoked keys 
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sqlalchemy import update
 from ricordo.agents.deferred import scope_of_sender
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
+from ricordo.errors import Busy
 from ricordo.features.automation.schedules import jobs as sending
 from ricordo.features.automation.schedules import queries, service
 from ricordo.features.automation.schedules.queries import schedules
@@ -207,6 +209,26 @@ def test_a_message_waits_for_a_busy_agent_and_is_replaced_by_the_next_time(
     wait_for(lambda: api.client.runs.retrieve(run.id).status == "completed")
     (otid,) = wait_for(lambda: sent_otids(api.client, agent))
     assert str(new) in otid
+
+
+def test_a_busy_agent_delays_a_message_also_at_the_last_attempt(api: Api) -> None:
+    agent = new_agent(api.client)
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
+    id = plan(api.client, agent)
+    api.client.agents.messages.create_async(agent, input="Long work.")
+    gate.wait()
+    due_at = make_due(api.server, id)
+    wait_for(lambda: (row := row_of(api.server, id)) and row.due_at == due_at)
+    job = job_at(api.server, id, due_at)
+    with pytest.raises(Busy):
+        run_now(api.server, replace(job, attempts=job.most_attempts))
+    row = row_of(api.server, id)
+    assert row
+    assert (row.due_at, row.problem) == (due_at, None)
+    api.server.answers_with(lambda _request: "ok")
+    gate.open()
+    wait_for(lambda: sent_otids(api.client, agent))
 
 
 def test_schedules_deleted_directly_or_with_their_agent_send_nothing(api: Api) -> None:

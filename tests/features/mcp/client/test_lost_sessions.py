@@ -1,17 +1,19 @@
 """Servers that lose sessions, list endlessly, start slowly, or refuse without a message."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import pytest
 
-from ricordo.features.mcp.client import tools
+from ricordo.features.mcp.client import sessions, tools
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
 from tests.seams.mcp import RawServer, raw_server, tool
-from tests.seams.server import MODEL
+from tests.seams.server import LIMIT, MODEL
 
 # How servers refuse an unknown session id: status, JSON-RPC error or other body.
 LOSSES: list[tuple[int, Any]] = [
@@ -256,3 +258,29 @@ def test_a_restart_of_an_mcp_server_does_not_affect_the_agents_calls(api: Api) -
             ]
             assert (result.status, result.tool_return) == ("success", f"done in session {session}")
         api.client.mcp_servers.delete(made.id)
+
+
+def test_an_old_session_is_closed_when_a_new_one_replaces_it() -> None:
+    async def replace_session() -> None:
+        closed = asyncio.Event()
+
+        @asynccontextmanager
+        async def streams(_traffic: sessions.Traffic) -> AsyncIterator[Any]:
+            try:
+                await asyncio.sleep(2 * LIMIT)
+                yield ()
+            finally:
+                closed.set()
+
+        def make() -> sessions.McpSession:
+            return sessions.McpSession(streams, probes=False)
+
+        all_sessions = sessions.McpSessions()
+        old = all_sessions.of("server", 1, "user", make)
+        await asyncio.sleep(0.1)
+        old.opened_at -= sessions.LIFE_SECONDS
+        assert all_sessions.of("server", 1, "user", make) is not old
+        await asyncio.wait_for(closed.wait(), LIMIT)
+        await all_sessions.close()
+
+    asyncio.run(replace_session())
