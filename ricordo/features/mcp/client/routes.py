@@ -262,12 +262,16 @@ async def finish_consent(request: Request) -> Response:
     proof = _proof(request, state, code or "")
     is_confirmed = hmac.compare_digest(query.get("confirmed", "").encode(), proof.encode())
     if code and not (is_confirmed or _has_begun(request, consent)):
+        # An authorization server may add parameters of any name, which nobody reads.
+        answered = {
+            name: query[name] for name in ("state", "code", "iss", "error") if name in query
+        }
         return await render(
             request,
             "mcp.client/confirm.html",
             server=consent.server,
             by=consent.begun_by,
-            address=f"{base_of(request)}{address_of(CALLBACK, **{**query, 'confirmed': proof})}",
+            address=f"{base_of(request)}{address_of(CALLBACK, **answered, confirmed=proof)}",
         )
     server_id = await consents.finish(state, code, query.get("iss"), query.get("error"))
     return RedirectResponse(f"{base_of(request)}/ui/mcp/{server_id}", 303)

@@ -273,7 +273,7 @@ def test_a_consent_that_another_person_began_is_confirmed_first(
                 page = browser.get(back)
                 assert (page.status_code, "mia" in page.text) == (200, True)
                 assert not people.ask(mia, "GET", place)["is_connected"]
-                assert browser.get(f"{back}&confirmed=yes").status_code == 200
+                assert browser.get(f"{back}&confirmed=yes&path=x").status_code == 200
                 assert accounts.access == {}
         (address,) = re.findall(r'href="([^"]*confirmed=[^"]*)"', page.text)
         assert http.get(html.unescape(address), follow_redirects=False).status_code == 303
