@@ -30,6 +30,8 @@ PING = b": ping\n\n"
 """A comment, which readers of other protocols ignore."""
 _PREFIX = b"data: "
 _PING = 'data: {"message_type":"ping"'
+_PROGRESS = '"progress":'
+"""The name of a field. Within texts, its quotes are escaped."""
 
 
 class SseEncoder:
@@ -191,12 +193,12 @@ def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
     return encoded(ping_json(run_id, number, clock))
 
 
-def is_ping(chunk: str) -> bool:
-    """Return whether the chunk is a ping with a tool's progress or a member's failure.
+def is_progress(chunk: str) -> bool:
+    """Return whether the chunk is a ping with a tool's progress.
 
-    Only such pings are stored.
+    The other pings that are stored name a failed member of a group.
     """
-    return chunk.startswith(_PING)
+    return chunk.startswith(_PING) and _PROGRESS in chunk
 
 
 def encoded(wire: Json) -> bytes:

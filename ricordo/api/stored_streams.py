@@ -25,7 +25,7 @@ from ricordo.api.call import RequestContext
 from ricordo.api.models.base import MAX_COUNT, RequestPart
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.routing import Routes, needs
-from ricordo.api.sse import DONE, STREAM, SseEncoder, encoded, is_ping, ping, sse_response
+from ricordo.api.sse import DONE, STREAM, SseEncoder, encoded, is_progress, ping, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
@@ -70,9 +70,9 @@ class _StoredPart:
 
 
 def _chunks_of(part: _StoredPart, *, has_pings: bool) -> Iterator[bytes]:
-    """Yield the part's events as they are sent; pings only if the reader wants them."""
+    """Yield the part's events as they are sent; progress of tools only if pings are wanted."""
     for event in part.events:
-        if has_pings or not is_ping(event.data):
+        if has_pings or not is_progress(event.data):
             yield event.data.encode()
 
 

@@ -212,10 +212,13 @@ def test_the_others_go_on_if_a_member_fails(api: Api, name: str, line: Line) -> 
     assert names_of(say(api, group)) == ["Ann", "Ben", "Cleo"]
 
 
-def test_a_member_that_fails_is_named_in_the_stream_which_continues(api: Api) -> None:
+@pytest.mark.parametrize("background", [False, True])
+def test_a_member_that_fails_is_named_in_the_stream_which_continues(
+    api: Api, background: bool
+) -> None:
     api.server.answers_with(failing("Ann"))
     group, _ = panel(api, "Ann", "Ben")
-    body = {"input": "Hello.", "include_pings": False}
+    body = {"input": "Hello.", "include_pings": False, "background": background}
     events = [
         event
         for _, event in events_of(
