@@ -108,8 +108,9 @@ class NewMessage:
     def is_others(self, scope: Scope, user_id: str | None) -> bool:
         """Return whether the text is by another author than the conversation's user.
 
-        The author differs if the message names another sender, or if it has no sender and another
-        name. A text that holds retrieved passages also counts as another author's.
+        The author of a user message differs if it names another sender, or if it has no sender and
+        another name. A message of any role that is untrusted or holds retrieved passages also
+        counts as another author's.
 
         Args:
             scope: The caller.

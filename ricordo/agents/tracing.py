@@ -5,7 +5,7 @@ Their traces have separate ids and are listed with the run.
 
 A trace contains the JSON of the provider's request and response, without headers and so without
 keys. For a model without HTTP it contains our request and reply objects. Text that looks like a
-credential is replaced, and for pictures only the size is stored.
+credential is replaced, and of the content of pictures only the size is stored.
 """
 
 import asyncio

@@ -131,7 +131,7 @@ async def collect(turn: LiveTurn, hear: Callable[[Event], None] | None = None) -
 async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
     """Wait for the end of a turn that a job began.
 
-    Raises Unavailable if the turn was interrupted; the job is then repeated later.
+    Raises Unavailable if the turn was cut off (see `was_cut_off`); the job is then repeated later.
     """
     answer = await collect(turn)
     if was_cut_off(answer.run):

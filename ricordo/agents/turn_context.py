@@ -311,7 +311,7 @@ def _key(call: ToolCallPart) -> tuple[str, str]:
 
 
 def _canonical(arguments: str) -> str:
-    """Return the arguments in one form, independent of the order of their names."""
+    """Return the arguments in one form: sorted by name, and without those that are null."""
     parsed = read_json(arguments)
     if not isinstance(parsed, dict):
         return arguments

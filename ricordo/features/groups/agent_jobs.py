@@ -85,7 +85,7 @@ async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
 
     Raises:
         Busy: while the conversation is busy, so that the job soon runs again.
-        Unavailable: if the server was stopped during the turn.
+        Unavailable: if the server was stopped, or its database failed, during the turn.
         Invalid: if the sender may no longer send the message.
     """
     store = runtime.store
