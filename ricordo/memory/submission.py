@@ -255,5 +255,5 @@ def _require_no_settings(label: str, settings: Mapping[str, Any]) -> None:
     if settings:
         raise Forbidden(
             f'Only the owner of block "{label}" may set its {", ".join(sorted(settings))}. '
-            "Send the text alone, and it is proposed."
+            "Send the text alone, or ask the owner."
         )
