@@ -480,7 +480,7 @@ def test_without_login_settings_the_login_routes_are_missing(tmp_path: Path) -> 
     [
         (
             {"oidc_issuer": "https://idp.org"},
-            "RICORDO_OIDC_CLIENT_ID, RICORDO_OIDC_CLIENT_SECRET is missing",
+            "Missing: RICORDO_OIDC_CLIENT_ID, RICORDO_OIDC_CLIENT_SECRET.",
         ),
         ({"oidc_claim": "email"}, "RICORDO_OIDC_ISSUER"),
         (
