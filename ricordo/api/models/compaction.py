@@ -23,7 +23,8 @@ _NULLABLE = ("model", "model_settings", "api_model_settings", "prompt", "clip_ch
 class CompactionSettingsRequest(RequestPart):
     """The settings of compaction.
 
-    An omitted field keeps its setting. For a new agent, omitted fields get their defaults.
+    An omitted field keeps its setting, but another `mode` without a `prompt` gets that mode's own
+    prompt. For a new agent, omitted fields get their defaults.
     """
 
     model: Annotated[
@@ -70,7 +71,7 @@ class CompactionSettingsRequest(RequestPart):
     def settings(self, base: CompactionSettings | None = None) -> CompactionSettings:
         """Return `base` (None: the defaults) with these settings.
 
-        Settings that were not sent keep their values.
+        Settings that were not sent keep their values, except the prompt if the mode changes.
         """
         base = base or CompactionSettings()
         changes = {name: getattr(self, name) for name in self.model_fields_set}

@@ -86,7 +86,7 @@ class ModelSettingsRequest(RequestPart):
         Null resets a setting.
 
         Clients send back the values that an agent shows for unset settings. These values change
-        nothing.
+        nothing, except the model's own `max_output_tokens`, which becomes the agent's.
 
         Args:
             current: The agent's settings before the change; None if there is no agent yet, or only
