@@ -43,14 +43,14 @@ async def test_both_edits_of_a_file_remain(store: Store, space: Space) -> None:
 async def test_only_one_of_two_writes_with_the_same_precondition_succeeds(
     store: Store, space: Space
 ) -> None:
-    for path, expected in (("a.md", queries.digest_of(b"one two")), ("new.md", "")):
+    for path, digest in (("a.md", queries.digest_of(b"one two")), ("new.md", None)):
         first, second = await overlapped(
             store,
-            lambda tx, at=path, digest=expected: service.write(
-                tx, space, at, b"first", expected=digest
+            lambda tx, at=path, digest=digest: service.write(
+                tx, space, at, b"first", expected=[digest]
             ),
-            lambda tx, at=path, digest=expected: service.write(
-                tx, space, at, b"second", expected=digest
+            lambda tx, at=path, digest=digest: service.write(
+                tx, space, at, b"second", expected=[digest]
             ),
         )
         assert first.path == path
