@@ -34,6 +34,7 @@ from ricordo.features.librarian.view import (
 )
 from ricordo.memory.facts import READ_LENGTH as READ_LENGTH_OF_FACTS
 from ricordo.memory.facts import revision_of
+from ricordo.memory.line_likeness import says_sentence
 
 INSERT = "memory_insert"
 REPLACE = "memory_replace"
@@ -181,7 +182,8 @@ def known_note(view: LibrarianView, statement: str) -> Note | None:
             and value
             and shared(value, note.text) == len(value)
         )
-        if says_it or f" {text} " in f" {_plain(note.text)} ":
+        line = " ".join(note.text.strip('"“”').split())
+        if says_it or _plain(line) == text or says_sentence(line, " ".join(statement.split())):
             return note
     return None
 

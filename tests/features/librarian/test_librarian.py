@@ -274,6 +274,14 @@ async def test_the_same_fact_is_not_stored_twice() -> None:
         assert answer.startswith("I have that in my notes already")
 
 
+async def test_a_fact_that_begins_like_a_longer_one_is_stored() -> None:
+    talk = Talk(
+        blocks={"human": '2026-01-02: "I have a cat allergy."\n2026-01-03: "I sing. I swim."'}
+    )
+    assert (await talk.says("I have a cat.")).startswith("I have put this in my notes")
+    assert (await talk.says("I swim.")).startswith("I have that in my notes already")
+
+
 @pytest.mark.parametrize(
     ("before", "words", "after"),
     [
