@@ -254,6 +254,8 @@ def _configured(group: Group, manager_config: ManagerConfigRequest) -> Group:
         for name in names
         if name in manager_config.model_fields_set
     }
+    if changes.get("termination_token", DEFAULT_TOKEN) is None:
+        changes["termination_token"] = DEFAULT_TOKEN
     if group.manager_type in MANAGED and manager_config.manager_agent_id:
         changes["manager_agent_id"] = manager_config.manager_agent_id
     group = replace(group, **changes)

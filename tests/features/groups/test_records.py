@@ -70,6 +70,10 @@ def test_each_manager_type_has_its_settings_and_defaults(http: httpx2.Client) ->
     lead, one, two = new_agents(http, "lead", "one", "two")
     dynamic = new_group(http, [one, two], manager_config=config("dynamic", lead))
     assert (dynamic["termination_token"], dynamic["manager_agent_id"]) == ("DONE!", lead)
+    for token, stored in (("END", "END"), (None, "DONE!")):
+        change = {"manager_config": config("dynamic", lead, termination_token=token)}
+        changed = ok(http.patch(f"/v1/groups/{dynamic['id']}", json=change))
+        assert changed["termination_token"] == stored
     ok(http.delete(f"/v1/groups/{dynamic['id']}"))
     voice = new_group(
         http,
