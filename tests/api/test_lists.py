@@ -153,8 +153,7 @@ def costs(world: World) -> dict[str, tuple[int, int]]:
             while not counts or (min(counts) > MORE.get(cell.path, MOST) and len(counts) < 12):
                 time.sleep(0 if len(counts) < 3 else 0.5)
                 with count_statements(world.server.runtime.store) as counted:
-                    is_adas = cell.path.startswith(("/api/you", "/v1/guardian"))
-                    key = world.ada if is_adas else OPERATOR
+                    key = key_for(world, cell)
                     answer = ok(http.get(cell.parts(values)["url"], headers=bearer(key)))
                 counts.append(len(counted.statements))
             lists = (
@@ -191,6 +190,11 @@ def pages_of(world: World) -> list[tuple[Cell, list[str]]]:
     return pages
 
 
+def key_for(world: World, cell: Cell) -> str:
+    """Return Ada's key for lists that only a person has, and the operator's for others."""
+    return world.ada if cell.path.startswith(("/api/you", "/v1/guardian")) else OPERATOR
+
+
 def items_in(answer: Any) -> list[Any]:
     """Return the items of a list, or of the first list in a page."""
     if isinstance(answer, list):
@@ -206,8 +210,7 @@ def test_a_page_after_or_before_an_unknown_id_is_empty_or_refused(world: World) 
     compared = 0
     with world.server.http() as http:
         for cell, names in pages_of(world):
-            is_adas = cell.path.startswith(("/api/you", "/v1/guardian"))
-            headers = bearer(world.ada if is_adas else OPERATOR)
+            headers = bearer(key_for(world, cell))
             sent = cell.parts(values)
             url, query = sent["url"], sent["params"]
             items = items_in(ok(http.get(url, params=query, headers=headers)))
@@ -231,8 +234,7 @@ def test_the_id_of_an_item_is_the_cursor_of_the_items_after_it(world: World) -> 
     compared = 0
     with world.server.http() as http:
         for cell, names in pages_of(world):
-            is_adas = cell.path.startswith(("/api/you", "/v1/guardian"))
-            headers = bearer(world.ada if is_adas else OPERATOR)
+            headers = bearer(key_for(world, cell))
             sent = cell.parts(values)
             url, query = sent["url"], sent["params"]
             parameters = document["paths"][cell.path.replace(":path", "")]["get"]["parameters"]

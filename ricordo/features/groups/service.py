@@ -67,9 +67,7 @@ def create(
         raise Invalid(
             "Groups of the kind swarm cannot be created. Use round_robin, dynamic or supervisor."
         )
-    settings = {name: getattr(manager_config, name) for name in OF_KIND[kind]}
-    if kind == "dynamic" and settings["termination_token"] is None:
-        settings["termination_token"] = DEFAULT_TOKEN
+    settings = _with_end_word({name: getattr(manager_config, name) for name in OF_KIND[kind]})
     group = Group(
         id=id or new_id("group"),
         organization_id=scope.organization_id,
@@ -249,18 +247,25 @@ def _configured(group: Group, manager_config: ManagerConfigRequest) -> Group:
             f"{manager_config.manager_type}. Create a new group."
         )
     names = OF_KIND[group.manager_type]
-    changes: dict[str, Any] = {
-        name: getattr(manager_config, name)
-        for name in names
-        if name in manager_config.model_fields_set
-    }
-    if changes.get("termination_token", DEFAULT_TOKEN) is None:
-        changes["termination_token"] = DEFAULT_TOKEN
+    changes = _with_end_word(
+        {
+            name: getattr(manager_config, name)
+            for name in names
+            if name in manager_config.model_fields_set
+        }
+    )
     if group.manager_type in MANAGED and manager_config.manager_agent_id:
         changes["manager_agent_id"] = manager_config.manager_agent_id
     group = replace(group, **changes)
     _require_buffer(group)
     return group
+
+
+def _with_end_word(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings of a group; a null `termination_token` gets the default word."""
+    if settings.get("termination_token", DEFAULT_TOKEN) is None:
+        return {**settings, "termination_token": DEFAULT_TOKEN}
+    return settings
 
 
 def _require_buffer(group: Group) -> None:
