@@ -211,7 +211,7 @@ class ContextWindow:
         """Remove the messages right before the turn.
 
         Args:
-            kept: The number of messages to keep, from the system message on.
+            kept: The number of messages to keep; the first is the system message.
         """
         self.messages = [*self.messages[:kept], *self.messages[self.first :]]
         self.first = kept

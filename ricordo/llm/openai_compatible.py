@@ -101,7 +101,7 @@ class OpenAICompatibleModel:
             async with aclosing(response):
                 content_type = response.headers.get("content-type", "")
                 is_json = content_type.startswith("application/json")
-                # Some servers stream although nobody asked for it.
+                # Some servers stream although the request did not ask for it.
                 is_stream = content_type.startswith("text/event-stream")
                 is_stream = is_stream or bool(body.get("stream") and not is_json)
                 if is_stream and response.status_code == 200:

@@ -73,9 +73,9 @@ class _Folded:
 
     def __init__(self, text: str) -> None:
         pieces: list[str] = []
-        # A segment is unchanged text, or the one letter that stands for a match of `_SIGNS`. Each
-        # has its start in the folded text and in the original. Its size is the length of the
-        # match, and 0 for unchanged text.
+        # A segment is unchanged text, or a match of `_SIGNS`, which the folded text has as one
+        # letter. Each segment has its start in the folded text and in the original. Its size is the
+        # length of the match, and 0 for unchanged text.
         self._folded_starts: list[int] = []
         self._original_starts: list[int] = []
         self._sizes: list[int] = []

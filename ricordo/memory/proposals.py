@@ -1,6 +1,6 @@
 """Proposals: changes that a policy does not let an agent make directly.
 
-They wait for the block's owner. Of the waiting ones, an agent is told only about its own.
+They wait for the block's owner. An agent is told only about its own waiting proposals.
 """
 
 from collections import Counter

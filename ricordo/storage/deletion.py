@@ -182,7 +182,7 @@ def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
 
     Raises:
         NotFound: There is no such conversation, or the caller may not see it.
-        Conflict: Forks share its messages. Deleted ones do not count, since nobody reads them.
+        Conflict: Forks share its messages. Deleted forks do not count: they are not read again.
     """
     conversation = conversations.require(tx, scope, conversation_id)
     if forks := conversations.existing_forks_of(tx, conversation):

@@ -135,7 +135,7 @@ class _OutOfTurns(Exception):
 def _ends_talk(error: PartFailed | RicordoError) -> bool:
     """Return whether the talk ends with this failure of a member, and not only the member's turn.
 
-    It does if somebody cancelled the turn, or if the server or its database stops the talk.
+    A cancelled turn, a stopped server and a failed database end the talk.
     """
     if isinstance(error, PartFailed):
         event = error.end_event

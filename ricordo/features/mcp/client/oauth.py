@@ -2,7 +2,7 @@
 
 The protocol is the official SDK's. Tokens are stored encrypted. A request for consent waits in this
 process for ten minutes. Its unguessable `state` identifies it in the browser's answer. It does not
-identify the person, since whoever began the request may have sent its address to somebody else.
+identify the person, who may have got the address of the consent page from another person.
 """
 
 import asyncio

@@ -252,8 +252,8 @@ async def delete(context: RequestContext, mcp_server_id: str) -> Response:
 async def finish_consent(request: Request) -> Response:
     """Handle the browser's answer after a consent, and redirect to the page of the server.
 
-    A person who did not begin to connect the server is asked first. Otherwise its address, sent by
-    somebody else, would give this somebody the person's account at the server.
+    If another person began to connect the server, the caller is asked first. Otherwise a person
+    could get the use of the caller's account by sending the address of the consent page.
     """
     query = request.query_params
     consents = runner_in(request.app.state.runtime).consents
@@ -262,7 +262,7 @@ async def finish_consent(request: Request) -> Response:
     proof = _proof(request, state, code or "")
     is_confirmed = hmac.compare_digest(query.get("confirmed", "").encode(), proof.encode())
     if code and not (is_confirmed or _has_begun(request, consent)):
-        # An authorization server may add parameters of any name, which nobody reads.
+        # The authorization server may add other parameters. They are left out.
         answered = {
             name: query[name] for name in ("state", "code", "iss", "error") if name in query
         }

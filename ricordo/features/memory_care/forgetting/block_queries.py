@@ -217,8 +217,8 @@ def _changes(
 def _without_losses(base: str, value: str, new_base: str, new_value: str) -> str:
     """Return a proposed text without the fact, which deletes only what the proposal deleted.
 
-    A proposal may replace a line by one that says the fact. Without the fact, it would delete the
-    line, which nobody proposed. So the line stays.
+    A proposal may replace a line by one that says the fact. Without the fact it would only delete
+    the line. The author did not propose that, so the line stays.
 
     Args:
         base: The text from which the proposal was made.

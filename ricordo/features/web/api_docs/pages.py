@@ -125,7 +125,7 @@ def _text(shape: Any) -> str:
 
 
 def _command(summary: Json, address: str, body_options: Sequence[str]) -> str:
-    """Return the command for the operation; names stand for the parameters in its path."""
+    """Return the command for the operation, with the names of the parameters in its path."""
     path = quote(summary["path"], safe="/{}").replace("{", "").replace("}", "")
     parts = [
         f"curl -X {summary['method']} {address}{path}",
